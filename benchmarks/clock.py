@@ -1,4 +1,4 @@
-"""Two clocks, for a GPU and a CPU, and rounds in which rivals take turns; and the rows made from the times."""
+"""Clocks for a GPU and a CPU, rounds in which rivals take turns, and the rows of their times."""
 
 import platform
 import random
@@ -13,18 +13,18 @@ from benchmarks import rows
 from benchmarks.kernels.cases import Call
 from benchmarks.rows import Row, summary
 
-Times = tuple[list[float], list[float]]  # seconds that each run took, and that the host took to give it out
-NAMED = ("eager", "copy")  # the rivals that others are held against
+Times = tuple[list[float], list[float]]  # of each run: its seconds, and the host's seconds to launch it
+NAMED = ("eager", "copy")  # the rivals that others are compared with
 
 
 class GpuClock:
-    """Seconds between two events around a call, whose data is no longer in the L2 cache.
+    """Seconds between two events around a call, with its data flushed from the L2 cache, and the host's seconds.
 
-    The cache is filled by reading a larger buffer, so nothing is left that must be written back. While the GPU reads,
-    the host gives out the call: host time shows only where it is longer than MOST readings. It is returned too.
+    Reading a larger buffer flushes the cache, so that nothing must be written back. While the GPU reads, the host
+    launches the call: host time counts only if it exceeds MOST readings.
     """
 
-    WARM_UP = 2  # rounds before those that count
+    WARM_UP = 2  # rounds that are not counted
     LEAST, MOST = 4, 32
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class GpuClock:
             call()
             host = time.perf_counter() - begun
             end.record()
-            ahead = not start.query()  # the GPU had not come to the call when all of it was given out
+            ahead = not start.query()  # the GPU had not reached the call when its launch was complete
             end.synchronize()
             if ahead or self.readings >= self.MOST:
                 return start.elapsed_time(end) / 1000, host
@@ -50,7 +50,7 @@ class GpuClock:
 
 
 class CpuClock:
-    """Seconds of a call on the host; caches are as the rival before left them."""
+    """Seconds of a call on the host; caches are as the previous rival left them."""
 
     WARM_UP = 0
 
@@ -67,9 +67,9 @@ def clock_of(device: torch.device) -> GpuClock | CpuClock:
 
 
 def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
-    """`runs` rounds, in each of which every rival runs once, in a random order: what runs before hits all alike."""
+    """Run `runs` rounds of every rival once in random order, so that the previous run affects all rivals alike."""
     names, order = list(calls), random.Random(0)
-    for call in calls.values():  # compiled here
+    for call in calls.values():  # compiles
         call()
     times: dict[str, Times] = {name: ([], []) for name in names}
     for turn in range(-clock.WARM_UP, runs):
@@ -82,7 +82,7 @@ def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> 
 
 
 def time_rows(base: Mapping[str, Any], times: Mapping[str, Times], moved: Mapping[str, int]) -> list[Row]:
-    """Rows of seconds, GB/s (where bytes are given), and the ratios to the named rivals, round by round."""
+    """Rows of seconds, of GB/s for names in `moved`, and of the ratios to the rivals NAMED, round by round."""
     rows = []
 
     def add(name: str, unit: str, values: list[float]) -> None:
@@ -119,7 +119,7 @@ def origin(device: torch.device) -> dict[str, Any]:
     """The fields of a row that say where it was measured: device, versions, revision."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     if device.type == "cuda":
-        import triton  # not for tensors of the CPU
+        import triton  # not needed on a CPU
 
         versions["triton"] = triton.__version__
         versions["cuda"] = str(torch.version.cuda)

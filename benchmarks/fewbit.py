@@ -46,7 +46,7 @@ JOINT_SIZES = ((10_000, 16), (100_000, 16), (10_000, 256))  # cells, codes
 
 
 def cells(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """GELU' in the middles of n equal cells of [-10, 10], and the cells' masses."""
+    """GELU' at the middles of n equal cells of [-10, 10], and the cells' masses."""
     width = 20.0 / n
     return get("gelu").df(_middles(n)), np.full(n, width)
 
@@ -56,7 +56,7 @@ def _middles(n: int) -> np.ndarray:
 
 
 def timed(call: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
-    """Seconds of each of `runs` calls, after one that is not counted, and the last result."""
+    """Seconds of `runs` calls, after one that is not counted, and the last result."""
     result = call()
     seconds = []
     for _ in range(runs):
@@ -67,7 +67,7 @@ def timed(call: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
 
 
 def against_published(n: int = 4096, k: int = 32) -> list[Row]:
-    """The rival, our search on the same cells (which must reach the same cost) and the whole fit."""
+    """Rows of the rival, of our search on the same cells (which must reach the same cost) and of the whole fit."""
     values, masses = cells(n)
     theirs, (cuts, cost) = timed(lambda: dense_dp(values, masses, k), 3)
     ours, partitioned = timed(lambda: partition(values, masses, k), 30)
@@ -75,7 +75,7 @@ def against_published(n: int = 4096, k: int = 32) -> list[Row]:
     means = np.array([part.mean() for part in np.split(values, cuts)])
     published = Steps(-10 + 20.0 / n * np.array(cuts), np.arange(k), means)
     reached = judge.l2_squared(get("gelu"), uniform(), (-10.0, 10.0), published)
-    # 1e-9: the prefix sums of the published algorithm are good to about n·eps of ∫f'², 1e-4 of the cost.
+    # 1e-9: the published algorithm's prefix sums err by about n·eps of ∫f'², 1e-4 of the cost.
     if partitioned.cost > cost * (1 + 1e-9) or fitted.error.l2_squared > reached:
         raise RuntimeError(f"not as good as published: {partitioned.cost} {cost}, {fitted.error.l2_squared} {reached}")
     size = {"n": n, "levels": k}
@@ -102,7 +102,7 @@ def measure_one(kind: str, n: int, k: int) -> dict[str, float]:
     if kind == "joint":
         values = np.stack([values, get("gelu").f(_middles(n))], axis=1)
     partition(values[:: max(1, n // 100)], masses[:: max(1, n // 100)], 4)  # compile
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: resets the peak
     before = peak_memory()
     start = time.process_time()
     partition(values, masses, k)
@@ -111,19 +111,19 @@ def measure_one(kind: str, n: int, k: int) -> dict[str, float]:
 
 
 def peak_memory() -> int:
-    """The process's greatest resident size since the peak was last cleared, in kB."""
+    """The process's largest resident size since the peak was last reset, in kB."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def growth(runs: int) -> list[Row]:
-    """The search for growing n."""
+    """Rows of the search for growing n."""
     plan = [("shared", n) for n in SHARED_SIZES] + [("contiguous", n) for n in CONTIGUOUS_SIZES]
     return _searches("fewbit search", [(kind, n, LEVELS) for kind, n in plan], runs)
 
 
 def joint(runs: int) -> list[Row]:
-    """The search for joint codes beside that for contiguous levels."""
+    """Rows of the search for joint codes and of that for contiguous levels."""
     return _searches("joint search", [(kind, *size) for size in JOINT_SIZES for kind in ("contiguous", "joint")], runs)
 
 
@@ -138,14 +138,14 @@ def _searches(what: str, plan: list[tuple[str, int, int]], runs: int) -> list[Ro
 
 
 def _apart(*words: str) -> dict[str, float]:
-    """What this command prints, in a process of its own, so that one's memory does not hide another's."""
+    """The output of this command in a process of its own, so that each has its own peak of memory."""
     command = [sys.executable, "-m", "benchmarks.fewbit", *words]
     result: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return result
 
 
 def fit_all(bits: int) -> dict[str, float]:
-    """Fitting all functions in this process: seconds, its peak memory (MB), bytes of the files, the largest gap."""
+    """Fit all functions in this process: seconds, peak memory (MB), bytes of the files, the largest gap."""
     start, size, gap = time.process_time(), 0, 0.0
     for name in names():
         result = fit(get(name), bits)
@@ -155,7 +155,7 @@ def fit_all(bits: int) -> dict[str, float]:
 
 
 def catalogue() -> list[Row]:
-    """The tables of all functions, for each number of bits."""
+    """Rows of fitting all functions, for each number of bits."""
     rows = []
     for bits in tqdm(range(1, MAX_BITS + 1), unit="bits", disable=None):
         common = {"size": {"bits": bits, "functions": len(names())}, "dtype": "float64", "mode": "best"}
@@ -167,7 +167,7 @@ def catalogue() -> list[Row]:
 
 
 def plot(rows: list[Row]) -> Figure:
-    """Time and memory against n, on logarithmic axes, with the slopes they should be held against."""
+    """Time and memory against n, on logarithmic axes, with a line proportional to n."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, unit, label in zip(
         figure.subplots(1, 2), ("s", "MB"), ("seconds", "additional peak memory, MB"), strict=True

@@ -6,7 +6,7 @@ from benchmarks.pages import Rows, read, table
 
 
 def search_section() -> str:
-    """The search beside the published one, of each device."""
+    """Our search beside the published one, for each device."""
     return "\n".join(_search(rows, device) for device, rows in read("fewbit").items())
 
 
@@ -43,14 +43,16 @@ def _search(rows: Rows, folder: str) -> str:
 
 
 def catalogue_section() -> str:
-    """What tables of all functions take, by bits."""
+    """Time, memory and bytes of the tables of all functions, by bits."""
     lines: list[str] = []
     for device, rows in read("fewbit").items():
-        found = {(row["unit"], row["size"]["bits"]): row["median"] for row in rows if row["what"] == "fewbit catalogue"}
-        widths = sorted({bits for _, bits in found})
+        medians = {
+            (row["unit"], row["size"]["bits"]): row["median"] for row in rows if row["what"] == "fewbit catalogue"
+        }
+        widths = sorted({bits for _, bits in medians})
         functions = next(row["size"]["functions"] for row in rows if row["what"] == "fewbit catalogue")
-        seconds = sum(found["s", bits] for bits in widths)
-        peak, size = max(found["MB", bits] for bits in widths), sum(found["B", bits] for bits in widths)
+        seconds = sum(medians["s", bits] for bits in widths)
+        peak, size = max(medians["MB", bits] for bits in widths), sum(medians["B", bits] for bits in widths)
         lines += [
             "",
             f"All {functions} functions, {len(widths) * functions} tables in {seconds:.0f} s and at most {peak:.0f} MB,"
@@ -59,10 +61,10 @@ def catalogue_section() -> str:
             *table(
                 ["bits", *map(str, widths)],
                 [
-                    ["seconds", *(f"{found['s', bits]:.0f}" for bits in widths)],
-                    ["peak memory, MB", *(f"{found['MB', bits]:.0f}" for bits in widths)],
-                    ["files, kB", *(f"{found['B', bits] / 1000:.0f}" for bits in widths)],
-                    ["largest gap", *(f"{found['gap', bits]:.1e}" for bits in widths)],
+                    ["seconds", *(f"{medians['s', bits]:.0f}" for bits in widths)],
+                    ["peak memory, MB", *(f"{medians['MB', bits]:.0f}" for bits in widths)],
+                    ["files, kB", *(f"{medians['B', bits] / 1000:.0f}" for bits in widths)],
+                    ["largest gap", *(f"{medians['gap', bits]:.1e}" for bits in widths)],
                 ],
             ),
         ]
@@ -70,11 +72,11 @@ def catalogue_section() -> str:
 
 
 def joint_section() -> str:
-    """The search with two numbers a cell beside that with one."""
+    """The search for joint codes, with two numbers in a cell, beside that for f' alone."""
     lines: list[str] = []
     for device, rows in read("fewbit").items():
-        found = [row for row in rows if row["what"] == "joint search"]
-        cells = [_of_size(found, n, k) for n, k in dict.fromkeys(_size(row) for row in found)]
+        searches = [row for row in rows if row["what"] == "joint search"]
+        cells = [_of_size(searches, n, k) for n, k in dict.fromkeys(_size(row) for row in searches)]
         head = ["cells, codes", "f' alone", "f' and f", "times", "memory"]
         lines += ["", f"The search itself, for GELU on {device}:", "", *table(head, cells)]
     return "\n".join(lines[1:]) + "\n"
@@ -85,7 +87,7 @@ def _size(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def _of_size(rows: Rows, n: int, k: int) -> list[str]:
-    found = {(row["mode"], row["unit"]): row["median"] for row in rows if _size(row) == (n, k)}
-    alone, both = found["contiguous", "s"], found["joint", "s"]
-    memory = " and ".join(f"{found[mode, 'MB']:.1f} MB" for mode in ("contiguous", "joint"))
+    medians = {(row["mode"], row["unit"]): row["median"] for row in rows if _size(row) == (n, k)}
+    alone, both = medians["contiguous", "s"], medians["joint", "s"]
+    memory = " and ".join(f"{medians[mode, 'MB']:.1f} MB" for mode in ("contiguous", "joint"))
     return [f"{n:,}, {k}", f"{alone:.3g} s", f"{both:.3g} s", f"{both / alone:.1f}", memory]

@@ -30,18 +30,18 @@ from fitting.invact.judge import rule_for
 from fitting.invact.price import improving
 from fitting.weights import named
 
-BRANCHES = [(name, side) for name in ("gelu", "silu") for side in (0, 1)]
-SIDES = ("left", "right")
-AIM = 1e-6  # largest error: beyond it no engine is asked to go
-REACH, POINTS = 10.0, 20_001  # of x, where formulas are held against g
+BRANCHES = [(name, branch) for name in ("gelu", "silu") for branch in (0, 1)]
+BRANCH_NAMES = ("left", "right")
+AIM = 1e-6  # largest error that the engines aim for
+REACH, POINTS = 10.0, 20_001  # of x, where formulas are compared with g
 
 
-def points(error_floor: ErrorFloor, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x from T to ±10, their outputs, and g there."""
+def points(error_floor: ErrorFloor, branch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x from T to ±10, its outputs, and g of those."""
     border = error_floor.split.border or 0.0
-    x = np.linspace(border, REACH if side else -REACH, POINTS)
+    x = np.linspace(border, REACH if branch else -REACH, POINTS)
     y = error_floor.split.activation.f(x)
-    return x, y, derivative_from_output(error_floor.split.branches[side], y)
+    return x, y, derivative_from_output(error_floor.split.branches[branch], y)
 
 
 def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> tuple[float, float]:
@@ -51,10 +51,10 @@ def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) ->
 
 
 def rows_of(
-    name: str, side: int, seconds: float, engine: str, candidates: list[Candidate], error_floor: ErrorFloor
+    name: str, branch: int, seconds: float, engine: str, candidates: list[Candidate], error_floor: ErrorFloor
 ) -> list[Row]:
-    at = points(error_floor, side)
-    what, common = f"invact {name} {SIDES[side]}", {"mode": "front", "dtype": "float64"}
+    at = points(error_floor, branch)
+    what, common = f"invact {name} {BRANCH_NAMES[branch]}", {"mode": "front", "dtype": "float64"}
     rows = [Row(what, engine, "front", {}, "float64", "s", **summary([seconds]))] if seconds else []  # type: ignore[arg-type]
     for candidate in candidates:
         largest, squared = errors(candidate, *at)
@@ -67,26 +67,26 @@ def rows_of(
 def measure(budget: int) -> list[Row]:
     """All engines on all branches."""
     rows: list[Row] = []
-    plan = [(name, side, engine) for name, side in BRANCHES for engine in ALL]
-    for name, side, engine in tqdm(plan, unit="search", disable=None):
+    plan = [(name, branch, engine) for name, branch in BRANCHES for engine in ALL]
+    for name, branch, engine in tqdm(plan, unit="search", disable=None):
         error_floor = information_floor(get(name), "float32", named("norm"))
-        tasks = problems(stretch_of(error_floor.split, side), error_floor, rule_for(error_floor, AIM))
+        tasks = problems(stretch_of(error_floor.split, branch), error_floor, rule_for(error_floor, AIM))
         start, made = time.perf_counter(), []
         for variable, problem in tasks:
             forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None))
             made += [Candidate(form, variable).rounded() for form in forms]
-        rows += rows_of(name, side, time.perf_counter() - start, engine, made, error_floor)
+        rows += rows_of(name, branch, time.perf_counter() - start, engine, made, error_floor)
         theirs = published(name)
         if theirs is not None and engine == ALL[0]:
-            rows += rows_of(name, side, 0.0, "paper", [theirs[side]], error_floor)
+            rows += rows_of(name, branch, 0.0, "paper", [theirs[branch]], error_floor)
     return rows
 
 
 def plot(rows: list[Row]) -> Figure:
     """Largest error against instructions for each branch."""
     figure = Figure(figsize=(9, 6.5), layout="constrained")
-    for axes, (name, side) in zip(figure.subplots(2, 2).flat, BRANCHES, strict=True):
-        what = f"invact {name} {SIDES[side]}"
+    for axes, (name, branch) in zip(figure.subplots(2, 2).flat, BRANCHES, strict=True):
+        what = f"invact {name} {BRANCH_NAMES[branch]}"
         for i, engine in enumerate((*ALL, "paper")):
             of_engine = [row for row in rows if (row.what, row.implementation, row.unit) == (what, engine, "max |q-g|")]
             ordered = sorted((row.size["instructions"], row.median) for row in of_engine)
@@ -94,7 +94,7 @@ def plot(rows: list[Row]) -> Figure:
             marker = "*" if engine == "paper" else "o"
             size = 14 if engine == "paper" else 4
             axes.semilogy(*zip(*front, strict=True), marker=marker, markersize=size, color=f"C{i}", label=engine)
-        axes.set_title(f"{name}, {SIDES[side]} of T")
+        axes.set_title(f"{name}, {BRANCH_NAMES[branch]} of T")
         axes.set_xlabel("instructions per element")
         axes.set_ylabel("max |q − g|")
         axes.legend(frameon=False, fontsize=8)

@@ -36,11 +36,11 @@ CONVERSIONS: dict[str, dict[str, Any]] = {
 }
 COMPRESSED = {f"compress, {bits} bits": {"method": "compress", "bits": bits} for bits in (8, 4, 2)}
 HALVED = "kept for backward in bfloat16"
-WIDTH, ROWS = 64, 128  # the tensor between layers is four times as wide
+WIDTH, ROWS = 64, 128  # of the input; the hidden tensor is four times as wide
 
 
 def models() -> list[Row]:
-    """Each model as it is, and converted in several ways: in the dtype that is usual for it, and in bfloat16."""
+    """Rows of each model, stock and converted in several ways: in its usual dtype, and in bfloat16."""
     rows = []
     for name in tqdm(MODELS, disable=not sys.stderr.isatty()):
         rows += _model(name, "kept for backward", None, {**CONVERSIONS, **COMPRESSED})
@@ -53,15 +53,15 @@ def _model(name: str, what: str, dtype: torch.dtype | None, conversions: Mapping
         model, args, kwargs = zoo.build(name, dtype=dtype)
     named = dtype_name(next(model.parameters()).dtype)
 
-    def kept(how: str) -> Row:
+    def kept(way: str) -> Row:
         total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
-        return Row(what, how, name, {}, named, "B", **summary([float(total)]))
+        return Row(what, way, name, {}, named, "B", **summary([float(total)]))
 
     rows = [kept("as it is")]
-    for how, options in conversions.items():
+    for way, options in conversions.items():
         inputs = {"inputs": kwargs or args} if options["method"] == "auto" else {}
         report = convert(model, **options, **inputs)
-        rows.append(kept(how))
+        rows.append(kept(way))
         report.revert()
     return rows
 
@@ -83,7 +83,7 @@ ACTS: dict[str, Callable[[], nn.Module]] = {
 
 
 def mlps() -> list[Row]:
-    """Linear, activation, Linear, in units of the tensor before it, which counts too."""
+    """Rows of Linear, activation, Linear, in units of the input, which counts too."""
     rows = []
     for name, act in ACTS.items():
         for mode in MODES:

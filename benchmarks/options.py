@@ -1,4 +1,4 @@
-"""What the commands of the benchmarks share."""
+"""Checks of options and other helpers that the commands of the benchmarks share."""
 
 import os
 import re
@@ -18,7 +18,7 @@ DEVICES = ("cuda", "cpu")
 
 
 def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """The names in a comma-separated list, each once; for None all known ones. Raises Misuse for an unknown one."""
+    """The names in a comma-separated list, each once; for None all known names. Raises Misuse for an unknown name."""
     asked = list(known) if text is None else list(dict.fromkeys(text.split(",")))
     for name in asked:
         one_of(option, name, known)
@@ -26,7 +26,7 @@ def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 
 def one_of(option: str, value: str, known: Sequence[str]) -> str:
-    """The value itself; raises Misuse where it is not one of the known ones."""
+    """The value itself; raises Misuse if it is not among the known values."""
     if value not in known:
         rule = " or ".join(known) if len(known) < 3 else f"of {', '.join(known)}"
         raise command.Misuse(f"{option} must be {rule}, got {value!r}")
@@ -43,18 +43,18 @@ def whole(option: str, word: str, most: int) -> int:
 
 
 def runs(text: str | None, default: int) -> int:
-    """The number of rounds; raises Misuse for a text that is none."""
+    """The number of rounds; raises Misuse if the text is not one."""
     return default if text is None else whole("runs", text, MOST_RUNS)
 
 
 def output(text: str | None) -> Path | None:
-    """The path of --out, if there is one; raises Misuse for what cannot be written."""
+    """The path of --out, if given; raises Misuse if it cannot be written."""
     return None if text is None else command.output_path("out", text)
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Have torch use so many threads; one, as several wait for each other where others use the cores."""
+    """Have torch use `count` threads. Benchmarks use 1: several wait for each other if others use the cores."""
     import torch
 
     before = torch.get_num_threads()
@@ -71,8 +71,8 @@ def can_compile(device: "torch.device") -> bool:
 
 
 def device(kind: str | None) -> "torch.device":
-    """cuda or cpu; for None, cuda where there is one. Raises Misuse for another, or one that is not there."""
-    import torch  # here, as `parsers` reads options before it
+    """The device cuda or cpu; None: cuda if available. Raises Misuse for another, or if cuda is not available."""
+    import torch  # late: options are parsed before torch is imported
 
     usual = "cuda" if torch.cuda.is_available() else "cpu"
     name = one_of("device", usual if kind is None else kind, DEVICES)

@@ -51,7 +51,7 @@ RUNS, QUICK_RUNS = parsers.PACKAGE_RUNS, 1
 
 
 def measure(rounds: int) -> list[Row]:
-    """All rows; all take turns in each round, after one round that is not counted."""
+    """All rows. In each round all take turns; the first round is not counted."""
     built = distribution()
     calls = {("import", statement): ["-c", statement] for statement in STATEMENTS}
     calls |= {("command", f"python -m {line}"): ["-m", *shlex.split(line)] for line in COMMANDS}
@@ -86,7 +86,7 @@ def _seconds(words: Sequence[str]) -> float:
 
 
 def _of_children() -> float:
-    """Seconds of the processor that ended processes took."""
+    """Seconds of the processor that ended child processes took."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,31 +1,29 @@
-"""For pages that are made from rows: reading, grouping, and Markdown."""
+"""Helpers for pages made from rows: reading, grouping, and Markdown."""
 
-import json
 from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from benchmarks.rows import RESULTS
+from benchmarks.rows import RESULTS, read_lines
 
 Rows = list[dict[str, Any]]
 
 
 def read(name: str, mode: str | None = None) -> dict[str, Rows]:
-    """The rows of results/<device>/<name>.jsonl, of a mode if one is given, by the devices that have any."""
+    """By device, the rows of results/<device>/<name>.jsonl, of one mode if given; devices without rows are left out."""
     by_device = {}
     for path in sorted(RESULTS.glob(f"*/{name}.jsonl")):
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        by_device[path.parent.name] = [row for row in rows if mode in (None, row["mode"])]
+        by_device[path.parent.name] = [row for row in read_lines(path) if mode in (None, row["mode"])]
     return {device: rows for device, rows in by_device.items() if rows}
 
 
 def on_gpus(name: str, mode: str | None = None) -> dict[str, Rows]:
-    """The rows of a file, by the GPUs that have any: they name CUDA's version."""
+    """The rows of a file by GPU; rows of a GPU name CUDA's version."""
     return {device: rows for device, rows in read(name, mode).items() if "cuda" in rows[0]["versions"]}
 
 
 def of_any(name: str, mode: str | None = None) -> Rows:
-    """The rows of any device, of counted bytes, which are the same on all devices."""
+    """The rows of one device: for counted bytes, which are the same on every device."""
     return next(iter(read(name, mode).values()))
 
 

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("price", lambda: parsers.plain("price", __doc__).parse_args())
 
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -24,12 +23,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import RESULTS, Row, summary
+from benchmarks.rows import RESULTS, Row, read_lines, summary, write
 from fitting.invact.price import TABLE
 
 CAPABILITIES = (80, 90)
@@ -40,7 +38,7 @@ MISSING = "benchmarks.price needs Triton (Linux) to compile and disassemble: pip
 _ROOT = "tl.sqrt(tl.maximum(y + 0.27846, 0.0))"
 _GAP = f"(-5.7706 - {_ROOT} * {_ROOT})"
 
-# row -> what the kernel does with y and the scalars a and b, and the rows of the table that it is made of.
+# Name -> the kernel's expression in y and the scalars a and b, and how many of each row of the price table it uses.
 BODIES: dict[str, tuple[str, Mapping[str, int]]] = {
     "fma": ("y * a + b", {"fma": 1}),
     "sum": ("y + a", {"fma": 1}),
@@ -99,13 +97,13 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_
 
 
 def table_value(parts: Mapping[str, int]) -> tuple[int, int]:
-    """Special and other instructions of so many rows of the table."""
+    """The table's special and other instructions for these counts of its rows."""
     special, other = (sum(n * TABLE[kind][column] for kind, n in parts.items()) for column in (0, 1))
     return special, other
 
 
 def opcodes(body: str, capability: int, elements: int, folder: Path) -> Counter[str]:
-    """The instructions of the kernel that does `body`, by opcode, without the padding."""
+    """Counts of the instructions of the kernel that computes `body`, by opcode, without padding."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -130,7 +128,7 @@ def opcodes(body: str, capability: int, elements: int, folder: Path) -> Counter[
 
 
 def growth(body: str, capability: int, folder: Path) -> Counter[str]:
-    """Instructions that ELEMENTS[1] elements a thread need beyond ELEMENTS[0]."""
+    """How many more instructions ELEMENTS[1] elements a thread need than ELEMENTS[0]."""
     few, many = (opcodes(body, capability, elements, folder) for elements in ELEMENTS)
     many.subtract(few)
     return many
@@ -139,7 +137,7 @@ def growth(body: str, capability: int, folder: Path) -> Counter[str]:
 def measure(capability: int) -> list[Row]:
     """Special and other instructions per element of every row, for one generation of GPUs."""
     rows, extra = [], ELEMENTS[1] - ELEMENTS[0]
-    # A folder of its own, and Triton's cache in it: nothing that an earlier version compiled is taken up.
+    # A fresh folder that also holds Triton's cache, so that nothing compiled earlier is reused.
     with tempfile.TemporaryDirectory() as name:
         os.environ["TRITON_CACHE_DIR"] = name
         copy = growth("y", capability, Path(name))
@@ -160,20 +158,17 @@ def versions() -> dict[str, str]:
 
 
 def save(rows: list[Row]) -> Path:
-    """Write rows as JSON lines to results/<what they were compiled for>/price.jsonl, whole or not at all."""
+    """Write rows as JSON lines to results/<architecture>/price.jsonl, whole or not at all."""
     path = RESULTS / rows[0].device / "price.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)
+    write(path, rows)
     return path
 
 
 def load(capability: int) -> dict[str, tuple[float, float]]:
     """Stored special and other instructions per element, by row."""
-    lines = (RESULTS / f"sm_{capability}" / "price.jsonl").read_text(encoding="utf-8").splitlines()
     medians: dict[str, dict[str, Any]] = {}
-    for row in map(json.loads, lines):
+    for row in read_lines(RESULTS / f"sm_{capability}" / "price.jsonl"):
         medians.setdefault(row["implementation"], {})[row["unit"]] = row["median"]
     return {what: (by_what["special per element"], by_what["other per element"]) for what, by_what in medians.items()}
 
@@ -183,7 +178,9 @@ def main() -> int:
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2
-    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # as the option says; without it Triton warns of its next default
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = (
+        "1"  # as the option above; without it Triton warns that its default will change
+    )
     paths = [save(measure(capability)) for capability in CAPABILITIES]
     print(f"{'':24}{'table':>14}" + "".join(f"{f'sm_{capability}':>18}" for capability in CAPABILITIES))
     loaded = [load(capability) for capability in CAPABILITIES]

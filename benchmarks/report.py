@@ -45,7 +45,7 @@ INVACT_FILES = ("bfloat16-published", "bfloat16", "bfloat16-2bit", "float16", "f
 
 
 def invact_section() -> str:
-    """The shipped formulas for GELU and SiLU beside the paper's."""
+    """The shipped formulas for GELU and SiLU, and the paper's."""
     lines = [
         "| | instructions | RMS above the floor | \\|q − g\\| at most (proven) |",
         "|---|---|---|---|",
@@ -62,7 +62,7 @@ def invact_section() -> str:
 
 
 def kernels_section() -> str:
-    """Instructions an element of GELU's and SiLU's kernels, and the share of memory's time that they need."""
+    """Instructions an element of GELU's and SiLU's kernels, and their share of the time that memory takes."""
     lines = ["| | forward: instructions | H100 | H200 | backward: instructions | H100 | H200 |", "|---" * 7 + "|"]
     counts = {}
     for row in read("kernels")["sm_90"]:
@@ -73,7 +73,7 @@ def kernels_section() -> str:
             for direction in DIRECTIONS:
                 count = counts[name, f"{method.name} {direction}", bits, "bfloat16"]
                 moved = kernel(name, method, "bfloat16").moved_bytes(direction, "bfloat16")
-                # Of issue slots; docs/slack.md looks at each unit.
+                # Issue slots only; docs/slack.md has each unit.
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
                 shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]
                 cells += [f"{count:.1f}", *(f"{100 * share:.0f} %" for share in shares)]
@@ -86,12 +86,12 @@ def _memory() -> dict[tuple[str, str, str], float]:
 
 
 def models_section() -> str:
-    """What models save for backward, as they are and converted."""
+    """Bytes that models save for backward, stock and converted."""
     kept = _memory()
     lines = []
     for model in MODELS:
         whole = kept["kept for backward", "as it is", model]
-        less = (1 - kept["kept for backward", how, model] / whole for how in CONVERSIONS)
+        less = (1 - kept["kept for backward", way, model] / whole for way in CONVERSIONS)
         cells = (f"{100 * abs(saving):.1f} % {'less' if saving >= 0 else 'more'}" for saving in less)
         published = f"{INVACT_SAVINGS[model]} %" if model in INVACT_SAVINGS else ""
         lines.append([model, size(whole), *cells, published])
@@ -103,12 +103,12 @@ NAMED |= {"resnet50": "ResNet-50"}
 
 
 def savings_section() -> str:
-    """What known models save for backward, by `convert` with inputs and by few bits of every tensor."""
+    """Bytes that well-known models save for backward, by `convert` with inputs and by `compress` to 4 bits."""
     kept_by = _memory()
     cells = []
     for model, name in NAMED.items():
         whole = kept_by["kept for backward", "as it is", model]
-        kept = (kept_by["kept for backward", how, model] for how in ("auto", "compress, 4 bits"))
+        kept = (kept_by["kept for backward", way, model] for way in ("auto", "compress, 4 bits"))
         cells.append([name, size(whole), *(f"{size(count)}, {_share(1 - count / whole)} less" for count in kept)])
     head = ["", "as it is", "`convert`: activations", "`compress`: every tensor, 4 bits"]
     note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
@@ -116,15 +116,15 @@ def savings_section() -> str:
 
 
 def compress_section() -> str:
-    """What models save for backward by compress, in bfloat16 and float32."""
+    """Bytes that models save for backward with compress, in bfloat16 and float32."""
     kept_by, lines = _memory(), []
     for model in MODELS:
         cells = [model]
         for what in (HALVED, "kept for backward"):
             whole = kept_by[what, "as it is", model]
-            cells += [size(whole), *(f"{whole / kept_by[what, how, model]:.1f}×" for how in COMPRESSED)]
+            cells += [size(whole), *(f"{whole / kept_by[what, way, model]:.1f}×" for way in COMPRESSED)]
         lines.append(cells)
-    bits = [how.partition(", ")[2] for how in COMPRESSED]
+    bits = [way.partition(", ")[2] for way in COMPRESSED]
     head = ["", "bfloat16", *bits, "float32", *bits]
     note = (
         "Kept for backward as CUDA keeps it, without weights and inputs, as it is; and how many times less by compress."
@@ -134,12 +134,12 @@ def compress_section() -> str:
 
 
 def _share(part: float) -> str:
-    """A share in percent, with one more digit below 1 %."""
+    """A share in percent, with one decimal below 1 %."""
     return f"{100 * part:.{0 if part >= 0.01 else 1}f} %"
 
 
 def mlp_section() -> str:
-    """What an MLP saves for backward in eager, compiled and checkpointed."""
+    """What an MLP saves for backward in eager mode, compiled and checkpointed."""
     kept = _memory()
     lines = [f"| | {' | '.join(MODES)} |", "|---" * (1 + len(MODES)) + "|"]
     for act in ACTS:
@@ -148,7 +148,7 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-# Where each section stands, and what makes it.
+# By page: the name of each section, and the function that makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
         "compression": compression.readme,
@@ -193,7 +193,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def rendered(page: str) -> str:
-    """A page with its sections made from the committed rows and the shipped files."""
+    """The text of a page, with its sections made from the committed rows and the shipped files."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for name, make in PAGES[page].items():
         text = _put(text, name, make())

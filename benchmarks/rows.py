@@ -1,4 +1,4 @@
-"""The one row format of all benchmarks, and where rows are kept."""
+"""The row format of all benchmarks, and the files of rows."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from coefficients import command
 from coefficients.files import write_text
@@ -33,8 +34,8 @@ def device() -> str:
 
 
 def revision() -> str:
-    """The commit measured, with a + where the tree differed from it, but for results. Outside git, what ACTFIT_REVISION
-    in the environment says, or `unknown`."""
+    """The commit measured, with a + if files other than results differ from it. Outside git, the environment's
+    ACTFIT_REVISION, or `unknown`."""
     stated = os.environ.get("ACTFIT_REVISION", "unknown")
     differs = ["git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
     try:
@@ -42,14 +43,14 @@ def revision() -> str:
             subprocess.run(words, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
             for words in (["git", "describe", "--always"], differs)
         )
-    except OSError:  # no git there
+    except OSError:  # git is not installed
         return stated
     return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else stated
 
 
 @cache
 def coefficients() -> str:
-    """Which coefficient files: the first digits of SHA-256 over all names and bytes, in the names' order."""
+    """The version of the coefficient files: the first digits of SHA-256 over all names and bytes, by name."""
     digest = hashlib.sha256()
     for path in sorted(DATA.rglob("*.json"), key=lambda path: path.relative_to(DATA).as_posix()):
         digest.update(path.relative_to(DATA).as_posix().encode() + b"\0" + path.read_bytes())
@@ -57,7 +58,7 @@ def coefficients() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, and of those of LIBRARIES that are installed."""
+    """The versions of Python and of the installed LIBRARIES."""
     numbers = {"python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
@@ -92,8 +93,12 @@ def summary(values: list[float]) -> dict[str, object]:
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """JSON lines, whole or not at all."""
-    text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+    """Write rows as JSON lines, whole or not at all."""
+    write_whole(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text to a file, whole or not at all, or to a device such as a pipe."""
     if command.is_device(path):
         path.write_text(text, encoding="utf-8")
     else:
@@ -103,7 +108,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 def save(rows: Sequence[Row], name: str, partial: bool = False) -> Path:
     """Write rows to results/<device>/<name>.jsonl, where the device is that of the rows.
 
-    partial: rows that are there and were not measured again stay.
+    partial: keep the file's rows that were not measured again.
     """
     path = RESULTS / rows[0].device / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,28 +116,32 @@ def save(rows: Sequence[Row], name: str, partial: bool = False) -> Path:
     return path
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file of rows, one a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def read(path: Path) -> list[Row]:
     """The rows of a file that `write` wrote."""
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Row(**{**row, "quantiles": tuple(row["quantiles"])}) for row in found]
+    return [Row(**{**line, "quantiles": tuple(line["quantiles"])}) for line in read_lines(path)]
 
 
 def joined(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """New rows in the place of those old ones that measured the same; the others come last."""
-    rows = {_measured(row): row for row in old}
-    rows.update((_measured(row), row) for row in new)
+    """The old rows, each replaced by the new row of the same measurement; other new rows come last."""
+    rows = {_measurement(row): row for row in old}
+    rows.update((_measurement(row), row) for row in new)
     return list(rows.values())
 
 
-def _measured(row: Row) -> tuple[object, ...]:
-    """What a row measured."""
+def _measurement(row: Row) -> tuple[object, ...]:
+    """The fields that identify a measurement."""
     return row.what, row.implementation, row.mode, tuple(sorted(row.size.items())), row.dtype, row.unit
 
 
 def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool, partial: bool = False) -> None:
-    """Save the rows of each file as they come; with `out`, all in that one file.
+    """Save the rows of each file as soon as they are measured; with `out`, save all rows in that one file.
 
-    What is measured quickly is for seeing that all runs: it goes to `out` or nowhere. partial: see `save`.
+    quick: the rows only show that everything runs; they go to `out` or nowhere. partial: see `save`.
     """
     every: list[Row] = []
     for name, rows in files:

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Step:
-    """A command of the benchmarks; `placed`: it has --device; `brief`: it has --quick, and without it takes long."""
+    """A command of the benchmarks; `placed`: it has --device; `brief`: it has --quick."""
 
     module: str
     options: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ SUITES = {
     ),
     "training": (Step("training"),),
 }
-# What holds that which is counted and timed: numbers of something wrong are worth nothing.
+# Tests that must pass before a suite is measured: numbers of wrong code are worthless.
 APPROX = tuple(f"kernels/approx_backprop/test_{name}.py" for name in ("encoding", "layers", "modules", "norms"))
 CODED = (
     "kernels/compression/test_codes.py",
@@ -105,7 +105,7 @@ TESTS = {
 
 
 def green(suite: str) -> bool:
-    """Whether the tests of a suite's subject pass; True for a suite that is a test itself."""
+    """Whether the suite's TESTS pass; True for a suite without any."""
     files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
     if not files:
         return True
@@ -118,7 +118,7 @@ def green(suite: str) -> bool:
 
 
 def measured(suite: str, device: torch.device, quick: bool) -> bool:
-    """Whether all steps of a suite succeeded; the others run even where one fails."""
+    """Whether all steps of a suite succeeded; a step that fails does not stop the others."""
     if not quick and not green(suite):
         command.say(PROG, f"{suite}: not measured, its tests fail")
         return False

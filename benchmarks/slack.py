@@ -12,17 +12,15 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("slack", lambda: parsers.slack(__doc__).parse_args())
 
 import importlib.util
-import json
 import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import RESULTS, Row, revision, summary
+from benchmarks.rows import RESULTS, Row, read_lines, revision, save, summary
 from codegen import generated
 from codegen.inspect import DIRECTIONS, Report, inspect
 from codegen.inspect import kernel as kernel_of
@@ -104,9 +102,8 @@ def rows(reports: Iterable[Report]) -> list[Row]:
 
 def load(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
     """Stored rows by function, method and direction, bits and dtype."""
-    lines = (RESULTS / arch / "kernels.jsonl").read_text(encoding="utf-8").splitlines()
-    loaded = map(json.loads, lines)
-    return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in loaded}
+    lines = read_lines(RESULTS / arch / "kernels.jsonl")
+    return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in lines}
 
 
 def page(reports: Sequence[Report]) -> str:
@@ -138,7 +135,7 @@ def _machines() -> str:
 
 
 def _bound(reports: Sequence[Report]) -> str:
-    """How many are bound by memory, by GPU and dtype."""
+    """The table of how many kernels are bound by memory, by GPU and dtype."""
     lines = ["Kernels bound by memory, forward and backward each counted:", ""]
     lines += ["| GPU | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
     for gpu in GPUS:
@@ -189,14 +186,8 @@ def _share(kernel: tuple[str, str, int, str], prediction: Prediction) -> str:
 
 
 def _sources() -> dict[Path, bytes]:
-    """All that is compiled."""
+    """The sources of all kernels that are compiled."""
     return {path: path.read_bytes() for path in (*templates.FILES, *sorted(generated.FOLDER.glob("*_triton.py")))}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
 
 
 def main() -> int:
@@ -204,7 +195,7 @@ def main() -> int:
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2
-    from joblib import Parallel, delayed  # not for who only reads the rows
+    from joblib import Parallel, delayed  # not needed to read the rows
     from tqdm import tqdm
 
     begun, todo, before = time.monotonic(), tasks(), _sources()
@@ -214,9 +205,8 @@ def main() -> int:
         print("kernels must stay as they are while they are compiled, but some changed; run it again", file=sys.stderr)
         return 1
     for arch in ARCHS:
-        lines = (json.dumps(asdict(row)) + "\n" for row in rows(report for report in reports if report.arch == arch))
-        _write(RESULTS / arch / "kernels.jsonl", "".join(lines))
-    _write(PAGE, page(reports))
+        save(rows(report for report in reports if report.arch == arch), "kernels")
+    write_text(PAGE, page(reports))
     print(f"{len(reports)} kernels in {time.monotonic() - begun:.0f} s; wrote {PAGE} and {RESULTS}/sm_*/kernels.jsonl")
     return 0
 

@@ -10,7 +10,7 @@ from coefficients.command import Misuse
 def ready(out: str, names: Iterable[str]) -> Path:
     """The folder `out`, made if necessary, for files of these names.
 
-    Before the work, so that what cannot be is said at once. Raises Misuse, which names the option --out.
+    Called before the work, so that errors come at once. Raises Misuse, which names the option --out.
     """
     path = Path(out)
     if not out:

@@ -1,7 +1,7 @@
 """A client of a Jupyter kernel that does not miss a reply.
 
-With widgets nbclient sends on the very socket that it waits on for replies, and a reply that comes meanwhile may not
-wake it: it is found only when the wait ends. So the wait is cut into short ones.
+With widgets, nbclient sends on the same socket on which it waits for replies, and a reply that comes meanwhile may not
+wake it until the wait ends. So the client waits for short times repeatedly.
 """
 
 import time
@@ -18,7 +18,7 @@ SHORT = 0.5  # seconds
 
 class Channel(AsyncZMQSocketChannel):
     async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
-        """The next message. Raises Empty where none has come after `timeout` seconds."""
+        """The next message. Raises Empty if none comes within `timeout` seconds."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
             rest = end - time.monotonic()

@@ -16,7 +16,7 @@ from notebooks.folder import ready
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAMES = ("error_curves", "bits_against_error", "joint_codes", "fitting_slopes", "memory", "budget")
-NEEDED = ("torch", "ipykernel", "ipywidgets", "nbclient", "nbconvert")  # beside what this package brings
+NEEDED = ("torch", "ipykernel", "ipywidgets", "nbclient", "nbconvert")  # besides this package's dependencies
 DEFAULT = Path("build", "notebooks")
 TIMEOUT = 600  # seconds for a cell
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -47,7 +47,7 @@ def execute(notebook: Any) -> Any:
 
 def client(notebook: Any) -> Any:
     """The client that runs the notebook's cells in this folder."""
-    from nbclient import NotebookClient  # for this command's users only, as is nbconvert
+    from nbclient import NotebookClient  # optional, as is nbconvert
 
     from notebooks.patient import Manager
 
@@ -56,19 +56,19 @@ def client(notebook: Any) -> Any:
         kernel_manager_class=Manager,
         timeout=TIMEOUT,
         kernel_name="python3",
-        extra_arguments=["--log-level=50"],  # what goes wrong in a cell is raised all the same
+        extra_arguments=["--log-level=50"],  # errors in cells are raised nevertheless
         resources={"metadata": {"path": str(HERE)}},
     )
 
 
 def environment() -> dict[str, str]:
-    """The kernel's environment: this one, with the packages beside this folder, installed or not."""
+    """The kernel's environment: this one, with this repository's packages on the path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def pictures(notebook: Any) -> list[str]:
-    """The PNG pictures of a notebook that has run, in base64, those inside widgets too."""
+    """The PNG pictures of a notebook that has run, in base64, including those inside widgets."""
     return [
         output["data"]["image/png"]
         for cell in still(notebook).cells
@@ -78,7 +78,7 @@ def pictures(notebook: Any) -> list[str]:
 
 
 def still(notebook: Any) -> Any:
-    """A copy with each widget replaced by a line of its controls' values and by its last outputs."""
+    """A copy with each widget replaced by its controls' values, in a line, and its last outputs."""
     from nbformat import from_dict
     from nbformat.v4 import new_output
 
@@ -112,13 +112,13 @@ def still(notebook: Any) -> Any:
 
 
 def title(notebook: Any) -> str:
-    """Its first line."""
+    """The first line of a notebook."""
     first = next(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     return str(first.partition("\n")[0].lstrip("# "))
 
 
 def _leaves(model: str, states: Mapping[str, Any]) -> Iterator[str | dict[str, Any]]:
-    """The controls' values and the outputs of a widget and of those inside it."""
+    """The controls' values and the outputs of a widget and of the widgets inside it."""
     state = states[model]["state"]
     if "children" in state:
         for child in state["children"]:
@@ -179,14 +179,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.say("render", f"notebook {name} must run, and does not: {_first(str(error))}")
             return command.BAD
         pages[folder / f"{name}.html"] = page(ran)
-    for path, text in pages.items():  # none before all have run
+    for path, text in pages.items():  # only after all have run
         write_text(path, text)
         print(path)
     return command.GOOD
 
 
 def _first(text: str) -> str:
-    """Its first line."""
+    """The first line of a text."""
     return text.strip().partition("\n")[0]
 
 

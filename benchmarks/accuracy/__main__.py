@@ -42,17 +42,17 @@ METHODS: dict[str, dict[str, Any]] = {
     **{f"fewbit, {bits} bit{'s' * (bits > 1)}": {"method": "fewbit", "bits": bits} for bits in (1, 2, 3, 4)},
 }
 QUICK = parsers.QUICK_FUNCTIONS
-REACH = 12.0  # of x whose derivative is judged: N(0, 1) has nothing beyond
+REACH = 12.0  # |x| up to which the derivative is judged; N(0, 1) has no mass beyond
 
 
 def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any]) -> list[Row]:
-    """The rows of a function in a dtype."""
+    """The rows of a function in a dtype, for all methods."""
     rows = []
     exact = truth(function, DTYPES[dtype])
-    for name, how in {PLAIN: None, **METHODS}.items():
-        if how is not None and how["method"] == "fewbit" and not FUNCTIONS[function].bounded_derivative:
-            continue  # refused: no table serves every x
-        y, dx = _run(function, how, exact.x.to(device))
+    for name, options in {PLAIN: None, **METHODS}.items():
+        if options is not None and options["method"] == "fewbit" and not FUNCTIONS[function].bounded_derivative:
+            continue  # refused: no table holds for every x
+        y, dx = _run(function, options, exact.x.to(device))
         base = {"implementation": name, "mode": function, "size": {"inputs": len(exact.x)}, "dtype": dtype, **where}
         errors = {"forward": forward(exact, y), "derivative": derivative(exact, dx)}
         for what, values in errors.items():
@@ -60,24 +60,24 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
     return rows
 
 
-def _run(function: str, how: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
+def _run(function: str, options: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """The output in the dtype of x, and the gradient for an upstream gradient of 1."""
     x = x.clone().requires_grad_()
     params = FUNCTIONS[function].parameters
-    y = STOCK[function](x, *params.values()) if how is None else activation(function, x, **params, **how)
+    y = STOCK[function](x, *params.values()) if options is None else activation(function, x, **params, **options)
     (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
     return y.detach().cpu(), dx.cpu()
 
 
 def forward(exact: Truth, y: Tensor) -> dict[str, float]:
-    """How far outputs are, of finite inputs."""
+    """The errors of the outputs for finite inputs."""
     finite = torch.isfinite(exact.x)
     apart = ulps(y, exact.f)[finite]
     return {"ulp": float(apart.max()), "misses": float((apart > 0).sum())}
 
 
 def derivative(exact: Truth, dx: Tensor) -> dict[str, float]:
-    """How far gradients are, of |x| up to REACH."""
+    """The errors of the gradients for |x| up to REACH."""
     near = exact.x.abs() <= REACH  # NaN is not
     x, error = exact.x[near].double(), (dx[near].double() - exact.df[near]).abs()
     order = x.argsort()

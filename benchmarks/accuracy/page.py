@@ -1,4 +1,4 @@
-"""The table that `benchmarks.report` makes of accuracy's rows, for docs/accuracy.md."""
+"""The table of accuracy's rows for docs/accuracy.md."""
 
 from benchmarks.accuracy.__main__ import METHODS, PLAIN
 from benchmarks.pages import by, read, table
@@ -8,7 +8,7 @@ SHOWN = (PLAIN, *METHODS)
 
 
 def section() -> str:
-    """Every function in bfloat16: outputs that are not f rounded, and the error of f'."""
+    """For every function in bfloat16: how many outputs are not f rounded, and the error of f'."""
     lines: list[str] = []
     for device, rows in read("accuracy").items():
         rows = [row for row in rows if row["dtype"] == DTYPE]

@@ -1,1 +1,1 @@
-"""What copies of a few bits save, change and cost: `python -m benchmarks.approx_backprop`."""
+"""Bytes, errors and times of approximate backprop: `python -m benchmarks.approx_backprop`."""

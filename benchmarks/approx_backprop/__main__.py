@@ -31,8 +31,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.approx_backprop import batches as fitting
-from benchmarks.approx_backprop import layers as single
+from benchmarks.approx_backprop import batches as largest_batches
+from benchmarks.approx_backprop import layers as single_layers
 from benchmarks.approx_backprop import models
 from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
@@ -51,7 +51,7 @@ MOST_MEMORY = 10_000  # GiB
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What is measured, on what, how often."""
 
     kinds: list[str]
@@ -62,10 +62,10 @@ class Plan:
     out: Path | None
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def workload(options: argparse.Namespace) -> Workload:
     """The options, checked; raises Misuse."""
     device = device_of(options.device)
-    return Plan(
+    return Workload(
         kinds=names("what", options.what, KINDS),
         device=device,
         runs=runs_of(options.runs, QUICK_RUNS if options.quick else RUNS),
@@ -75,27 +75,31 @@ def plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def measure(kind: str, todo: Plan) -> list[Row]:
-    """The rows of one of KINDS; those that take long are described as they come."""
-    where = origin(todo.device)
+def measure(kind: str, work: Workload) -> list[Row]:
+    """The rows of one of KINDS; slow ones are described as soon as they are measured."""
+    where = origin(work.device)
     if kind == "layers":
-        return single.layers(tuple(single.PIECES), todo.device, where, 2 if todo.quick else single.SEEDS)
+        return single_layers.layers(
+            tuple(single_layers.PIECES), work.device, where, 2 if work.quick else single_layers.SEEDS
+        )
     if kind == "models":
-        return models.models(QUICK_MODELS if todo.quick else models.NAMES, origin(torch.device("cpu")))
+        return models.models(QUICK_MODELS if work.quick else models.NAMES, origin(torch.device("cpu")))
     if kind == "batches":
-        nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(fitting.NETS), fitting.WAYS)
-        return described_rows(fitting.batches(nets, todo.memory, todo.device, where, ways), fitting.described)
-    nets = tuple(timed.NETS[todo.device.type])
-    taken = timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where)
+        nets, ways = (QUICK_NETS, QUICK_WAYS) if work.quick else (tuple(largest_batches.NETS), largest_batches.WAYS)
+        return described_rows(
+            largest_batches.batches(nets, work.memory, work.device, where, ways), largest_batches.described
+        )
+    nets = tuple(timed.NETS[work.device.type])
+    taken = timed.times(nets[:1] if work.quick else nets, work.runs, work.device, where)
     return described_rows(taken, timed.described)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.approx_backprop(__doc__).parse_args(arguments)
-    todo = plan(options)
+    work = workload(options)
     with torch_threads(1):
-        record(((f"approx-backprop-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
+        record(((f"approx-backprop-{kind}", measure(kind, work)) for kind in work.kinds), work.out, work.quick)
     return command.GOOD
 
 

@@ -1,9 +1,9 @@
 """The largest batches of the paper's ResNets that fit a GPU, of `benchmarks.approx_backprop`.
 
-Where there is no GPU, a step runs on fake tensors, and its peak is counted: the most bytes that live at once of
-parameters, momentum, activations, copies, gradients and all that operations give in between. That leaves out what an
-operation takes for itself (cuDNN's workspaces), CUDA's own context and what allocators waste: it says more than fits.
-On a GPU steps run until memory runs out, in as much as the device is said to have, and are timed.
+Without a GPU, a step runs on fake tensors and its peak is counted: the most bytes that live at once of parameters,
+momentum, activations, copies, gradients and intermediate results. That leaves out workspaces (of cuDNN), CUDA's context
+and the allocator's waste, so the counted batches are too large. On a GPU, steps run within the given memory until it
+is exhausted, and are timed.
 """
 
 import gc
@@ -17,18 +17,18 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, FOUR, FUSED, PAPER, STOCK, cifar, keep
+from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, FOUR, FUSED, PAPER, STOCK, apply_way, cifar
 from benchmarks.rows import Row, summary
 from kernels.memory.step import Living
 
 WAYS = (STOCK, CHECKPOINT, FUSED, PAPER, FOUR)
 SIDE, MOST = 32, 1 << 20  # of an image; samples
-STEPS = 5  # that are timed
+STEPS = 5  # timed
 
 
 @dataclass(frozen=True)
 class Net:
-    """One of the paper's, and what its table 2 has: batches and seconds a sample, exact (our fused) and by 4 bits."""
+    """A net of the paper, and its row of table 2: batches and seconds a sample, exact (our fused) and by 4 bits."""
 
     depth: int
     width: int
@@ -46,16 +46,16 @@ NETS = {
 
 
 def made(net: Net, way: str) -> nn.Module:
-    """The model in training mode, which saves for backward in one of WAYS."""
+    """The model in training mode, converted in one of WAYS."""
     model = cifar(net.depth, net.width)
-    keep(model, way)
+    apply_way(model, way)
     return model.train()
 
 
 def counted(net: Net, way: str) -> Callable[[int], int]:
-    """The peak of a step with so many samples, on fake tensors, and the momentum, as much as there are parameters.
+    """A function from batch size to the peak bytes of a step on fake tensors, plus the momentum.
 
-    The optimiser's own turn comes when activations are gone.
+    The optimiser runs after the activations are freed, so it does not raise the peak.
     """
     fakes = FakeTensorMode()
     with fakes:
@@ -76,10 +76,10 @@ def counted(net: Net, way: str) -> Callable[[int], int]:
 
 
 def largest_of_line(peak: Callable[[int], int], memory: int) -> tuple[int, float, float]:
-    """The largest batch whose peak is within `memory`, and bytes of each sample and besides.
+    """The largest batch whose peak is within `memory`, the bytes of each sample, and the bytes besides.
 
-    A peak is the largest of a few sums, each so much a sample and so much besides: a line through two batches near
-    the one that is looked for finds it.
+    A peak is the largest of a few sums, each linear in the batch, so a line through two batches near the largest one
+    finds it.
     """
     first, second = 16, 32
     low, high = peak(first), peak(second)
@@ -97,9 +97,9 @@ def largest_of_line(peak: Callable[[int], int], memory: int) -> tuple[int, float
 
 
 def largest_that_runs(runs: Callable[[int], bool], guess: int, grain: int = 1) -> int:
-    """The largest batch that runs, 0 if none does: the one `grain` after it does not. guess: where to begin.
+    """The largest batch that runs, to within `grain`; 0 if none does. guess: the first to try.
 
-    Steps that double lead to one that runs and one that does not, halves to the border between them.
+    Doubling steps find a batch that runs and one that does not; bisection finds the border between them.
     """
     good, bad, trial = 0, MOST, max(1, guess)
     step = max(1, trial // 16)
@@ -115,14 +115,14 @@ def largest_that_runs(runs: Callable[[int], bool], guess: int, grain: int = 1) -
 
 
 class Running:
-    """Steps of a model on a GPU, which is held to `memory` bytes."""
+    """Steps of a model on a GPU."""
 
     def __init__(self, net: Net, way: str, device: torch.device) -> None:
         self.model, self.device = made(net, way).to(device), device
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, weight_decay=2e-4)
 
     def __call__(self, batch: int) -> bool:
-        """Whether two steps fit; the second has momentum."""
+        """Whether two steps fit; momentum exists from the second on."""
         try:
             for _ in range(2):
                 self.step(batch)
@@ -188,6 +188,6 @@ def measured(running: Running, guess: int, base: Mapping[str, Any]) -> list[Row]
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     words = ", ".join(f"{row.implementation} {row.median:.0f} {row.mode}" for row in rows if row.unit == "samples")
     return f"ResNet-{rows[0].size['depth']}, {rows[0].size['width']} wide, largest batch: {words}"

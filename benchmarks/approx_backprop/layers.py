@@ -1,8 +1,8 @@
-"""Single layers of `benchmarks.approx_backprop`: the bytes they keep, and how far their gradients are off.
+"""Single layers of `benchmarks.approx_backprop`: the bytes they save, and the errors of their gradients.
 
-The friendly layer is one as trainings begin with: gains around 1, biases around 0. Two are hostile to the paper's codes
-(eq. 9 and 10), which tell a sign only where the bias is below 3 gains, and divide by the gain: one has biases 4 gains
-above and below 0, the other a gain of 0 and a channel that is the same everywhere.
+The friendly layer is like those at the start of a training: gains around 1, biases around 0. Two are hostile to the
+paper's codes (eq. 9 and 10), which hold a sign only for a bias below 3 gains, and divide by the gain: one has biases of
+±4 gains, the other a gain of 0 and a constant channel.
 """
 
 import copy
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from benchmarks.approx_backprop.nets import EIGHT, FOUR, FUSED, GROUPS, HOWS, PAPER, PAPER_EIGHT, STOCK
+from benchmarks.approx_backprop.nets import EIGHT, FOUR, FUSED, GROUPS, OPTIONS, PAPER, PAPER_EIGHT, STOCK
 from benchmarks.rows import Row, summary
 from kernels import saved_bytes
 from kernels.approx_backprop.modules import NormLinear, PreActivation, QLinear
@@ -23,20 +23,20 @@ from kernels.approx_backprop.modules import NormLinear, PreActivation, QLinear
 Layers = list[nn.Module]
 BATCH, CHANNELS, OUT, SIDE = 16, 32, 48, 16
 TOKENS, WIDTH, WIDER = 128, 64, 256
-FAR = 8  # channels with a bias far above 0, and as many far below
-ZERO, CONSTANT = 0, 1  # the channel whose gain is 0, and the one that is the same everywhere
-OUTLIER, LARGE = 17, 1000  # the feature that is so many times as large as the others
+FAR = 8  # channels with a bias far above 0; as many have one far below
+ZERO, CONSTANT = 0, 1  # the channel whose gain is 0, and the constant channel
+OUTLIER, LARGE = 17, 1000  # the feature that is LARGE times the others
 SEEDS = 10
-WORST = ", worst column"  # of a weight's gradient: of what one of the features is multiplied by
+WORST = ", worst column"  # of a weight's gradient; a column multiplies one feature
 LOST = "seeds whose gradient is not finite"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured.
+    """A group of layers to measure.
 
-    shape: of the input. stock: makes torch's modules. ours: makes one of these that keeps few bits. spoil: changes the
-    modules and the input. grads: what the gradients of the parameters go by.
+    shape: of the input. stock: makes torch's modules. ours: makes a module with few bits from those. spoil: changes the
+    modules and the input. grads: titles of the parameters' gradients.
     """
 
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ def _dead(layers: Layers, x: Tensor) -> None:
     with torch.no_grad():
         norm.weight[ZERO] = 0
         x[:, CONSTANT] = 1
-        norm.weight[CONSTANT] = norm.eps**0.5  # so that its dx, of which 1/std is a factor, is like that of others
+        norm.weight[CONSTANT] = norm.eps**0.5  # so that its dx, which has a factor 1/std, is as large as the others'
 
 
 def _outlier(layers: Layers, x: Tensor) -> None:
@@ -85,9 +85,9 @@ def _normed() -> Layers:
     return [nn.BatchNorm2d(CHANNELS), nn.ReLU(), nn.Conv2d(CHANNELS, OUT, 3, padding=1)]
 
 
-def _gelu_linear(gelu: nn.Module, linear: nn.Module, **how: Any) -> nn.Module:
-    few = kernels.GELU(method="fewbit", bits=how["bits"])
-    return nn.Sequential(few, QLinear(linear, **how))
+def _gelu_linear(gelu: nn.Module, linear: nn.Module, **options: Any) -> nn.Module:
+    few = kernels.GELU(method="fewbit", bits=options["bits"])
+    return nn.Sequential(few, QLinear(linear, **options))
 
 
 _IMAGES, _NORM = (BATCH, CHANNELS, SIDE, SIDE), {"0.weight": "dγ", "0.bias": "dβ", "2.weight": "dW"}
@@ -131,7 +131,7 @@ PIECES = {
 
 
 def layers(names: Sequence[str], device: torch.device, where: Mapping[str, Any], seeds: int = SEEDS) -> list[Row]:
-    """Bytes kept, and errors of gradients, of each piece by each of its ways."""
+    """Rows of bytes kept and errors of gradients, of each piece in each of its ways."""
     rows = []
     for name in names:
         piece = PIECES[name]
@@ -146,28 +146,28 @@ def layers(names: Sequence[str], device: torch.device, where: Mapping[str, Any],
             for key, error in errors(piece, seed, device).items():
                 values_of.setdefault(key, []).append(error)
         for (way, grad), values in values_of.items():
-            lost = sum(not math.isfinite(value) for value in values)  # which JSON cannot say
+            lost = sum(not math.isfinite(value) for value in values)  # JSON has no NaN
             unit, values = (LOST, [float(lost)]) if lost else ("relative", values)
             rows.append(Row(f"error of {grad}", way, unit=unit, **base, **summary(values)))
     return rows
 
 
-def by(piece: Piece, way: str, stock: Layers) -> nn.Module:
-    """The layers themselves, or what keeps few bits with their parameters."""
-    return nn.Sequential(*stock) if way == STOCK else piece.ours(*stock, **HOWS[way])
+def module_by(piece: Piece, way: str, stock: Layers) -> nn.Module:
+    """The stock layers, or the module with few bits that has their parameters."""
+    return nn.Sequential(*stock) if way == STOCK else piece.ours(*stock, **OPTIONS[way])
 
 
 def kept(piece: Piece, way: str) -> int:
     """Bytes saved for backward; an input that is saved counts as the output of another layer."""
     x = torch.randn(piece.shape, requires_grad=True)
-    saved = saved_bytes(by(piece, way, piece.stock()), x, accounting="cuda", fake=True)
+    saved = saved_bytes(module_by(piece, way, piece.stock()), x, accounting="cuda", fake=True)
     return saved.total + saved.inputs
 
 
 def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str], float]:
-    """By way and gradient: |found - g| / |g|, g by torch in float64; not finite where what is found is not.
+    """By way and gradient: |a - g| / |g|, with g torch's gradient in float64 and a the way's; not finite if a is not.
 
-    Of weights also the worst column by itself: one large feature hides what happens to all others.
+    For weights also the worst single column: one large feature hides the errors of all others.
     """
     torch.manual_seed(seed)
     x, stock = torch.randn(piece.shape), piece.stock()
@@ -181,7 +181,7 @@ def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str
     errors_of = {}
     for way in piece.ways:
         own = [copy.deepcopy(tensor) for tensor in stock]
-        given = gradients(by(piece, way, own), [p for tensor in own for p in tensor.parameters()], x, dy)
+        given = gradients(module_by(piece, way, own), [p for tensor in own for p in tensor.parameters()], x, dy)
         for name, got, want in zip(names, given, exact_gradients, strict=True):
             if name:
                 errors_of[way, name] = float((got.double() - want).norm() / want.norm())
@@ -191,7 +191,7 @@ def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str
 
 
 def _worst(got: Tensor, want: Tensor) -> float:
-    """The largest error of a column, relative to that column; those that are 0, of features that are, do not count."""
+    """The largest error of a column, relative to that column; columns of 0 do not count."""
     off, whole = ((part.movedim(1, 0).flatten(1).norm(dim=1)) for part in (got - want, want))
     return float((off[whole > 0] / whole[whole > 0]).max())
 

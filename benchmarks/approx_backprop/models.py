@@ -1,7 +1,7 @@
 """Bytes that whole models keep for backward, of `benchmarks.approx_backprop`.
 
-What runs in eager runs on fake tensors and is counted as CUDA keeps it; what is compiled runs for real, and is counted
-as it runs. So the numbers are those of every machine.
+Eager models run on fake tensors and are counted as CUDA saves them; compiled models run for real and are counted as
+they run. So the numbers are the same on every machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROUPS, STOCK, digits, keep
+from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROUPS, STOCK, apply_way, digits
 from benchmarks.forward_ad.cases import PARTITIONER
 from benchmarks.rows import Row, summary
 from kernels import saved_bytes
@@ -27,16 +27,16 @@ COMPILED = f"ResNet-{DEPTHS[0]}, 8×8, compiled"
 NAMES = (*ZOO, *DIGITS, COMPILED)
 BATCH = 64  # of digits
 
-Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]  # and how it is called
+Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]  # with its arguments
 
 
 def ways_of(name: str) -> tuple[str, ...]:
-    """Ways of keeping it: those with blocks have checkpoint, too."""
+    """The ways of a model; only those with blocks have checkpoint."""
     return WAYS if name in ZOO else (*WAYS, CHECKPOINT)
 
 
 def models(names: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
-    """Each model by each of its ways, in bytes."""
+    """Rows of each model in each of its ways, in bytes."""
     where = {**where, "versions": {**where["versions"], "transformers": metadata.version("transformers")}}
     rows = []
     for name in names:
@@ -47,10 +47,10 @@ def models(names: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
 
 
 def kept(name: str, way: str) -> tuple[int, str]:
-    """Bytes, and the dtype of the model's parameters."""
+    """Bytes saved for backward, and the dtype of the model's parameters."""
     with nullcontext() if name == COMPILED else FakeTensorMode():
         model, args, kwargs = _model(name)
-    keep(model, way, None if name in DIGITS else kwargs or args)
+    apply_way(model, way, None if name in DIGITS else kwargs or args)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return _counted(name, model, args, kwargs), dtype
 
@@ -64,5 +64,5 @@ def _model(name: str) -> Model:
 def _counted(name: str, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if name != COMPILED:
         return saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
-    torch.compiler.reset()  # so that no limit of recompilations makes it run eager
+    torch.compiler.reset()  # else torch's limit of recompilations makes it run eager
     return saved_bytes(torch.compile(model, backend=PARTITIONER, dynamic=False), *args, **kwargs).total

@@ -1,7 +1,7 @@
-"""The networks of `benchmarks.approx_backprop`, and the ways in which they keep what backward needs.
+"""The networks of `benchmarks.approx_backprop`, and the ways in which they save for backward.
 
-stock: torch as it is. fused: one full tensor for each norm, ReLU and convolution together, the paper's "exact". K bits:
-approximate backprop by its robust scheme; with the scheme's name where it is another.
+stock: plain torch. fused: one full tensor for each norm, ReLU and convolution together, the paper's "exact". K bits:
+approximate backprop by its robust scheme, or by the scheme named.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from kernels import convert
 
 STOCK, FUSED, EIGHT, FOUR, CHECKPOINT = "stock", "fused", "8 bits", "4 bits", "checkpoint"
 PAPER, PAPER_EIGHT, GROUPS = "4 bits, paper", "8 bits, paper", "4 bits, group"
-HOWS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     FUSED: {"scheme": "fused"},
     EIGHT: {"bits": 8},
     FOUR: {"bits": 4},
@@ -32,22 +32,22 @@ def digits(depth: int) -> nn.Module:
 
 
 def cifar(depth: int, width: int = 16) -> nn.Module:
-    """The paper's for CIFAR-10, [n, 3, 32, 32]."""
+    """The paper's ResNet for CIFAR-10, [n, 3, 32, 32]."""
     model = PreActivated(CLASSES, width, _blocks(depth), nn.BatchNorm2d)
     model.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
     return model
 
 
 def _blocks(depth: int) -> int:
-    """Bottlenecks of three layers in each of three stages; besides there are the stem and the head."""
+    """How many bottlenecks each stage has: there are three stages of three-layer bottlenecks, a stem and a head."""
     return (depth - 2) // 9
 
 
-def keep(model: nn.Module, way: str, inputs: tuple[Any, ...] | Mapping[str, Any] | None = None) -> None:
-    """Have a model keep what backward needs in one of the ways; checkpoint is of each of its `blocks`.
+def apply_way(model: nn.Module, way: str, inputs: tuple[Any, ...] | Mapping[str, Any] | None = None) -> None:
+    """Convert a model in one of the ways; checkpoint applies to each of its `blocks`.
 
-    inputs: what it is called with. They are asked for where activations work in place; and compiled, a copy is shared
-    only where it was seen that nobody changes its tensor. fused is exact: it leaves other activations than ReLU alone.
+    inputs: the model's. Activations that work in place need them, and compiled models share a code only if a run showed
+    that nothing changes its tensor. fused is exact: it leaves activations other than ReLU alone.
     """
     if way == CHECKPOINT:
         for place, block in enumerate(model.blocks):
@@ -61,4 +61,4 @@ def keep(model: nn.Module, way: str, inputs: tuple[Any, ...] | Mapping[str, Any]
 
 
 def _converted(model: nn.Module, way: str, inputs: Any, exclude: Iterable[str]) -> Any:
-    return convert(model, method="approx-backprop", inputs=inputs, exclude=[*exclude] or None, **HOWS[way])
+    return convert(model, method="approx-backprop", inputs=inputs, exclude=[*exclude] or None, **OPTIONS[way])

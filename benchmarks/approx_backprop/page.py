@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 def layers_section() -> str:
-    """What layers keep, and how far each gradient is off."""
+    """Bytes that layers save, and the error of each gradient."""
     rows = of_any("approx-backprop-layers")
     lines = []
     for (mode, way), of_way in by(rows, "mode", "implementation").items():
@@ -33,7 +33,7 @@ def _error(medians: dict[tuple[str, str], float], what: str) -> str:
 
 
 def models_section() -> str:
-    """What models keep, and how many times less than stock."""
+    """Bytes that models save, and how many times less than stock."""
     rows = of_any("approx-backprop-models")
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = []
@@ -50,7 +50,7 @@ def _less(kept: float | None, stock: float) -> str:
 
 
 def batches_section() -> str:
-    """The largest batches: counted, run on each GPU there are rows of, and the paper's."""
+    """The largest batches: counted, run on each GPU with rows, and the paper's."""
     lines: list[str] = []
     for device, rows in read("approx-backprop-batches").items():
         for (mode,), of_mode in by((row for row in rows if row["unit"] == "samples"), "mode").items():
@@ -114,7 +114,7 @@ def _times(first: float | None, second: float | None) -> str:
 
 
 def times_section() -> str:
-    """Forward and backward beside stock, a table for each device, and in words who is faster."""
+    """Times of forward and backward beside stock's, a table and a sentence for each device."""
     lines: list[str] = []
     for rows in read("approx-backprop-times").values():
         of_ratio = by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
@@ -133,7 +133,7 @@ def times_section() -> str:
 
 
 def _words(nets: Iterable[Rows]) -> str:
-    """How much longer each way takes than stock, from the smallest to the largest factor of all nets."""
+    """A sentence: the smallest and largest factor over stock's time for each way, over all nets."""
     by_way = by((row for of_net in nets for row in of_net), "implementation")
     least, parts = [], []
     for way in (EIGHT, FOUR, FUSED, CHECKPOINT):

@@ -1,6 +1,6 @@
 """Seconds of forward and backward, of `benchmarks.approx_backprop`: each way beside stock, in the same rounds.
 
-The rival that keeps less without approximation is torch's checkpoint of each block: it computes the block anew.
+The exact rival that saves less is torch's checkpoint of each block, which computes the block again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, EIGHT, FOUR, FUSED, STOCK, cifar, digits, keep
+from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, EIGHT, FOUR, FUSED, STOCK, apply_way, cifar, digits
 from benchmarks.clock import clock_of, ratio_rows, rounds
 from benchmarks.kernels.cases import Call
 from benchmarks.rows import Row
@@ -47,12 +47,12 @@ NETS: dict[str, dict[str, Made]] = {
 
 
 def calls(make: Made, mode: str, device: torch.device) -> dict[str, Call]:
-    """By way, what runs forward and backward; all have the same weights and input."""
+    """By way, a call of forward and backward; all have the same weights and input."""
     made = {}
     for way in WAYS:
         torch.manual_seed(0)
         model, x = make()
-        keep(model, way, (x,))
+        apply_way(model, way, (x,))
         model, x = model.to(device).train(), x.to(device)
         if mode == COMPILED:
             model = torch.compile(model, dynamic=False)
@@ -66,7 +66,7 @@ def _step(model: nn.Module, x: Tensor) -> Call:
 
 
 def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[str, Any]) -> Iterator[list[Row]]:
-    """Each net's rows, in eager; on a GPU compiled, too."""
+    """Yield each net's rows, in eager mode and, on a GPU, compiled."""
     for name in names:
         for mode in (EAGER, COMPILED) if device.type == "cuda" else (EAGER,):
             torch.compiler.reset()
@@ -77,7 +77,7 @@ def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     ratios = [row for row in rows if row.unit.startswith("ratio")]
     against = ", ".join(f"{row.implementation.partition(' / ')[0]} {row.median:.2f} ×" for row in ratios)
     return f"{rows[0].what}, {rows[0].mode}: {STOCK} {1000 * rows[0].median:.2f} ms; {against}"

@@ -1,1 +1,1 @@
-"""The rivals, each in one place: what tests and benchmarks compare ours with."""
+"""The rivals that tests and benchmarks compare our methods with."""

@@ -1,11 +1,11 @@
 """ActNN (Chen et al. 2021), the baseline of the FewBit paper, for one activation.
 
-The input x is kept, by `bits` an element: each GROUP in the order of memory is put on 2^bits even places from its least
-to its largest, by stochastic rounding, so that its mean is x; both ends are kept too, in x's dtype. Backward takes f'
-there: unbiased in x, but not in f'(x), as f' is no straight line.
+The input x is saved with `bits` an element: each GROUP in memory order is rounded stochastically to 2^bits even places
+from its minimum to its maximum, so that the mean is x; both are saved too, in x's dtype. Backward takes f' at the
+rounded x: unbiased in x, but not in f'(x), as f' is not linear.
 
-FewBit's text scales by 2^bits, which makes 2^bits + 1 codes, more than so many bits tell; ActNN's own 2^bits - 1 is
-taken here. Not taken from ActNN: its compression of linear layers, convolutions and norms, and bits that adapt.
+FewBit's text scales by 2^bits, which makes 2^bits + 1 codes, one too many for so many bits; here as in ActNN it is
+2^bits - 1. Left out: ActNN's compression of linear layers, convolutions and norms, and its adaptive bits.
 """
 
 from typing import Any
@@ -22,33 +22,33 @@ BACKWARD = {"gelu": torch.ops.aten.gelu_backward, "silu": torch.ops.aten.silu_ba
 
 
 def quantise(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Bit planes, uint8 [bits, ceil(n/8)], and the ends of each group, [2, ceil(n/GROUP)] in x's dtype.
+    """Bit planes, uint8 [bits, ceil(n/8)], and each group's minimum and maximum, [2, ceil(n/GROUP)] in x's dtype.
 
-    Draws from torch's own generator.
+    Draws from torch's generator.
     """
     flat = x.reshape(-1)
     groups = F.pad(flat, (0, -flat.numel() % GROUP)).view(-1, GROUP)
-    groups.view(-1)[flat.numel() :] = flat[-1:]  # what fills the last group must not widen it
-    ends = torch.stack(torch.aminmax(groups, dim=1))
-    low, high = ends.float()[:, :, None]
-    step = (high - low) / ((1 << bits) - 1)
-    # Where all of a group are equal, step is 0 and any code will do.
-    places = (groups.float() - low) / torch.where(step > 0, step, 1)
+    groups.view(-1)[flat.numel() :] = flat[-1:]  # padding must not widen the last group's range
+    ranges = torch.stack(torch.aminmax(groups, dim=1))
+    minimum, maximum = ranges.float()[:, :, None]
+    scale = (maximum - minimum) / ((1 << bits) - 1)
+    # Where all of a group are equal, scale is 0 and any code will do.
+    places = (groups.float() - minimum) / torch.where(scale > 0, scale, 1)
     codes = (places + torch.rand_like(places)).floor().clamp(0, (1 << bits) - 1)
-    return pack(codes.to(torch.uint8).view(-1)[: flat.numel()], bits), ends
+    return pack(codes.to(torch.uint8).view(-1)[: flat.numel()], bits), ranges
 
 
-def restore(planes: Tensor, ends: Tensor, shape: torch.Size) -> Tensor:
-    """x as it was kept, in the dtype of `ends`."""
+def restore(planes: Tensor, ranges: Tensor, shape: torch.Size) -> Tensor:
+    """x as it was saved, in the dtype of `ranges`."""
     count = shape.numel()
     codes = F.pad(unpack(planes, count).float(), (0, -count % GROUP)).view(-1, GROUP)
-    low, high = ends.float()[:, :, None]
-    values = low + codes * ((high - low) / ((1 << len(planes)) - 1))
-    return values.view(-1)[:count].view(shape).to(ends.dtype)
+    minimum, maximum = ranges.float()[:, :, None]
+    values = minimum + codes * ((maximum - minimum) / ((1 << len(planes)) - 1))
+    return values.view(-1)[:count].view(shape).to(ranges.dtype)
 
 
-class Remember(torch.autograd.Function):
-    """f(x) of a name, gelu or silu; keeps what `quantise` gives."""
+class SavesCodes(torch.autograd.Function):
+    """f(x) for gelu or silu; saves the result of `quantise`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, bits: int) -> Tensor:
@@ -63,7 +63,7 @@ class Remember(torch.autograd.Function):
 
 
 class ActNN(nn.Module):
-    """An activation that keeps its input by `bits` an element."""
+    """An activation that saves its input with `bits` an element."""
 
     def __init__(self, name: str, bits: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class ActNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x), in x's shape and dtype."""
-        result: Tensor = Remember.apply(x, self.name, self.bits)
+        result: Tensor = SavesCodes.apply(x, self.name, self.bits)
         return result
 
     def extra_repr(self) -> str:

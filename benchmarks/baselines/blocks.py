@@ -1,7 +1,7 @@
-"""Two blocks of a transformer, as each rival and each of our methods computes them.
+"""Blocks of a transformer, as each rival and each of our methods computes them.
 
-MLP: Linear, GELU, Linear. Gated: silu(a) * b, or gelu(a) * b, of two Linears, then a third. All that are asked for with
-the same seed have the same weights.
+MLP: Linear, GELU, Linear. Gated: silu(a) * b, or gelu(a) * b, of two Linears, then a third. Blocks made with the same
+seed have the same weights.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +22,14 @@ from kernels.functional import activation
 EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag", "liger"
 CHECKPOINT, LATE = "checkpoint", "checkpoint from the activation on"
 STOCK = (EAGER, COMPILE, RECOMPUTING, CHECKPOINT, LATE)
-ACT_LINEAR = "ActLinear"  # an activation and the Linear after it, as one
-COMPILED = ", compiled"  # ours
+ACT_LINEAR = "ActLinear"  # an activation fused with the Linear after it
+COMPILED = ", compiled"  # at the end of the name of a method of ours
 MLP, SWIGLU, GEGLU = "MLP with GELU", "SwiGLU", "GeGLU"
-WIDER = 4  # the hidden layer, than the input
+WIDER = 4  # times: the hidden layer over the input
 
 Gate = Callable[[Tensor, Tensor], Tensor]
 
-# What each method puts in the activation's place.
+# By method: the replacement of the activation.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "invact": partial(activation, "gelu", method="invact"),
     "fewbit, 3 bits": partial(activation, "gelu", method="fewbit", bits=3),
@@ -98,7 +98,7 @@ class Gated(nn.Module):
 
 
 class Late(nn.Module):
-    """A block whose part from the activation on is run again in backward."""
+    """A block; backward runs the part from the activation on again."""
 
     def __init__(self, inner: Mlp | Gated) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Late(nn.Module):
 
 
 class Fused(Mlp):
-    """The activation and the last Linear as one, with the same weights."""
+    """The activation fused with the last Linear, with the same weights."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, F.gelu)
@@ -123,14 +123,14 @@ class Fused(Mlp):
 
 @dataclass(frozen=True)
 class Block:
-    """A block as one implementation has it."""
+    """A kind of block by one implementation."""
 
     kind: str
     implementation: str
     width: int
 
     def module(self) -> Mlp | Gated:
-        """Its layers, in plain eager, whose weights come from torch's own generator."""
+        """The implementation's layers in eager mode; their weights come from torch's generator."""
         if self.implementation == ACT_LINEAR:
             return Fused(self.width)
         if self.implementation == LIGER:
@@ -141,14 +141,14 @@ class Block:
         return Gated(self.width, GATES[self.kind].get(name, STOCK_GATES[self.kind]))
 
     def exact(self) -> nn.Module:
-        """What it computes, in plain eager: liger's GELU is the one by tanh."""
+        """The same function by stock layers in eager mode; liger's GELU is the tanh approximation."""
         if self.implementation == LIGER and self.kind == GEGLU:
             return Gated(self.width, _gelu_tanh_gate)
         return Block(self.kind, EAGER, self.width).module()
 
     def run_by(self, module: Mlp | Gated) -> nn.Module:
-        """The module as the implementation runs it. What is compiled has a backend of its own, so that none runs what
-        was compiled for another: torch does not look at the flag again."""
+        """The module as the implementation runs it. Each compiled module has its own backend: torch's cache ignores the
+        flag, and would reuse code that was compiled for another."""
         if self.compiled:
             compiled: nn.Module = torch.compile(module, dynamic=False, backend=self._compile)
             return compiled
@@ -162,8 +162,8 @@ class Block:
         return self.implementation in (COMPILE, RECOMPUTING) or self.implementation.endswith(COMPILED)
 
     def _compile(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        """Inductor, with the flag that lets it compute an activation anew where that is the implementation."""
-        from torch._inductor.compile_fx import compile_fx  # takes seconds, and only what is compiled needs it
+        """Inductor; for RECOMPUTING with the flag that lets it compute an activation again."""
+        from torch._inductor.compile_fx import compile_fx  # takes seconds, and only compiled blocks need it
 
         keep = self.implementation != RECOMPUTING
         with torch._functorch.config.patch(ban_recompute_materialized_backward=keep):
@@ -179,7 +179,7 @@ class Rivals:
     kinds: tuple[str, ...] = field(default=(MLP, SWIGLU, GEGLU))
 
     def blocks(self, width: int) -> Iterator[Block]:
-        """All of them, eager first."""
+        """All blocks of this width, eager first."""
         for kind in self.kinds:
             names = [*STOCK]
             if kind != MLP and self.device.type == "cuda" and find_spec("liger_kernel") is not None:
@@ -192,7 +192,7 @@ class Rivals:
 
 
 def liger(kind: str) -> Gate:
-    """Liger-Kernel's gate; it needs a GPU, and its GELU is the one by tanh."""
+    """Liger-Kernel's gate; it needs a GPU, and its GELU is the tanh approximation."""
     from liger_kernel.ops.geglu import LigerGELUMulFunction  # an optional rival
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 

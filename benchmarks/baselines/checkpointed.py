@@ -1,11 +1,11 @@
-"""torch's own way to save memory: a module that is run again in backward (torch.utils.checkpoint)."""
+"""torch.utils.checkpoint as a module: backward runs the inner module again."""
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
 class Checkpointed(nn.Module):
-    """Computes everything again in backward."""
+    """A module that backward computes again."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """GACT's rule (Liu et al. 2022) for the bits of each saved tensor: one measurement of each, and greedy narrowing.
 
-A tensor's sensitivity is how far two gradients are apart which differ in the random roundings of its codes alone. The
-variance of b bits is taken to be c / 4^b. From the widest codes everywhere, the tensor is narrowed by a bit that loses
-least by it for each byte, until the bytes are few enough.
+A tensor's sensitivity is the distance of two gradients that differ only in the random roundings of its codes. b bits
+are assumed to have the variance c / 4^b. All tensors start with the widest codes; the one that adds least variance for
+each byte saved is narrowed, until the bytes fit.
 
-The authors measure at 1 bit; here it is at the fewest that our codes have, so c is extrapolated over a shorter way.
-Bytes are those of our codes. Not taken from GACT: a measurement again every so many steps, and its third gradient,
-with 8 bits in the tensor, which guards against codes that are not random.
+The authors measure at 1 bit; we measure at the fewest bits of our codes, so c is extrapolated less far. Bytes are those
+of our codes. Left out: measuring again every so many steps, and GACT's third gradient, with 8 bits in the tensor, which
+guards against codes that are not random.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,22 +15,22 @@ Variance = Callable[[Mapping[str, int]], float]
 
 
 def sensitivities(variance: Variance, sites: Sequence[str], bits: int) -> dict[str, float]:
-    """c of each site.
+    """The constant c of each site.
 
     Parameters
     ----------
     variance
-        Of the gradient by two random roundings, where sites have codes of so many bits, and the others none.
+        The gradient's variance by two random roundings; sites that are not in the mapping have no codes.
     sites
         Names of saved tensors.
     bits
-        At which it is measured.
+        The width at which variances are measured.
     """
     return {site: variance({site: bits}) * 4.0**bits for site in sites}
 
 
 def allocate(
-    found: Mapping[str, float],
+    sensitivity_of: Mapping[str, float],
     widths: Sequence[int],
     bytes_of: Callable[[str, int], int],
     fits: Callable[[Mapping[str, int]], bool],
@@ -39,23 +39,23 @@ def allocate(
 
     Parameters
     ----------
-    found
+    sensitivity_of
         c of each site.
     widths
-        Bits that there are, from the fewest.
+        The possible bits, in ascending order.
     bytes_of
-        Of a site's codes.
+        Bytes of a site's codes with so many bits.
     fits
-        Whether these bits are few enough.
+        Whether the codes of these bits are small enough.
 
     Raises
     ------
     ValueError
-        If not even the fewest are.
+        If not even the fewest bits fit.
     """
-    bits = dict.fromkeys(found, widths[-1])
+    bits = dict.fromkeys(sensitivity_of, widths[-1])
     while not fits(bits):
-        losses = {site: _loss(found[site], widths, bits[site], site, bytes_of) for site in bits}
+        losses = {site: _loss(sensitivity_of[site], widths, bits[site], site, bytes_of) for site in bits}
         narrowed = min(losses, key=losses.__getitem__)
         if losses[narrowed] == float("inf"):
             raise ValueError(f"bytes must be enough for {widths[0]} bits everywhere, got fewer; take a larger budget")
@@ -64,7 +64,7 @@ def allocate(
 
 
 def _loss(c: float, widths: Sequence[int], bits: int, site: str, bytes_of: Callable[[str, int], int]) -> float:
-    """Variance that a byte less costs."""
+    """The variance that saving a byte adds."""
     place = widths.index(bits)
     if place == 0:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Activation compression by hooks: whatever autograd saves, in few bits, as GACT (ICML 2022) does it."""
+"""Activation compression by hooks as in GACT (ICML 2022): every tensor that autograd saves is encoded."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,43 +15,43 @@ from kernels.compression.layout import GROUP, LANES
 from kernels.methods.every_tensor import SMALLEST
 
 
-class Coded:
-    """A storage in few bits, which every node that saves it shares."""
+class EncodedStorage:
+    """A storage in few bits, shared by every node that saves it."""
 
     def __init__(self, flat: Tensor, bits: int) -> None:
         self.bits, self.dtype = bits, flat.dtype
-        self.storage = StorageWeakRef(flat.untyped_storage())  # while it is held, no other storage gets the address
+        self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
         self.codes = codes.encode(flat.view(-1, GROUP, LANES), bits)
 
     def flat(self) -> Tensor:
-        """The storage again, approximate."""
+        """The decoded storage, flat."""
         return codes.decode(self.codes, self.bits, self.dtype).flatten()
 
 
 @contextmanager
-def coded(module: nn.Module, bits: int) -> Iterator[None]:
-    """While it is open, autograd saves codes in place of floating-point tensors that are no weights of `module`."""
+def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
+    """A context in which autograd saves codes of floating-point tensors other than weights of `module`."""
     weights = {weight.untyped_storage()._cdata for weight in module.parameters()}
-    known: WeakValueDictionary[tuple[int, int], Coded] = WeakValueDictionary()
+    known: WeakValueDictionary[tuple[int, int], EncodedStorage] = WeakValueDictionary()
 
-    def pack(x: Tensor) -> Tensor | tuple[Coded, torch.Size, tuple[int, ...], int]:
+    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, torch.Size, tuple[int, ...], int]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
-        few = prod(x.shape) < max(SMALLEST, size // 2)  # a part of it: a code of all would say too much
+        few = prod(x.shape) < max(SMALLEST, size // 2)  # a small part of its storage: a code of all would be too large
         fits = size % (GROUP * LANES) == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
         key = (storage._cdata, x._version)
-        one = known.get(key)
-        if one is None:
-            one = known[key] = Coded(x.detach().as_strided((size,), (1,), 0), bits)
-        return one, x.shape, x.stride(), x.storage_offset()
+        encoded = known.get(key)
+        if encoded is None:
+            encoded = known[key] = EncodedStorage(x.detach().as_strided((size,), (1,), 0), bits)
+        return encoded, x.shape, x.stride(), x.storage_offset()
 
     def unpack(saved: Any) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        one, shape, strides, offset = saved
-        return one.flat().as_strided(shape, strides, offset)
+        encoded, shape, strides, offset = saved
+        return encoded.flat().as_strided(shape, strides, offset)
 
     hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
     with hooks(pack, unpack):

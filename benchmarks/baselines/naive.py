@@ -1,10 +1,10 @@
-"""Naive quantisation, the baseline of Chakrabarti and Moseley (2019): forward itself goes on with the few bits.
+"""Naive quantisation, the baseline of Chakrabarti and Moseley (2019): forward continues with the rounded values.
 
-A batch norm's result a is put in the middle of one of 2^K steps, which are even over 3 deviations to either side of the
-norm's bias (their eq. 9 and 10); the ReLU and the convolution get that. Backward takes the step for the identity. The
-paper tests such a net exactly, hence otherwise than it was trained; `quantised` tests it as it was trained.
+A batch norm's result a is rounded to the middle of one of 2^K even steps over 3 deviations to either side of the norm's
+bias (their eq. 9 and 10); the ReLU and the convolution get the rounded a. Backward treats rounding as the identity. The
+paper tests such a net without rounding, unlike its training; `quantised` tests it with rounding.
 
-All is computed with whole numbers of the tensor's dtype: this shows what such a training learns, and saves no memory.
+Everything is computed in the tensor's dtype: this shows what such a training learns, and saves no memory.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-DEVIATIONS = 6  # that all steps take together
+DEVIATIONS = 6  # the width of all steps together
 
 
 class NaiveNorm(nn.BatchNorm2d):
-    """A batch norm whose result is rounded in training; in testing, where `rounds` says so."""
+    """A batch norm whose result is rounded in training, and in testing if `rounds`."""
 
     def __init__(self, channels: int, bits: int) -> None:
         super().__init__(channels)
@@ -45,12 +45,12 @@ class Rounded(torch.autograd.Function):
 
 
 def rounded(a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
-    """a [n, channels, ...], each in the middle of its step; a gain of 0 leaves one step, of width 0, at the bias."""
+    """a [n, channels, ...] rounded to the middles of steps; for a gain of 0 the only step has width 0, at the bias."""
     gain, bias = (vector.view(1, -1, *[1] * (a.dim() - 2)) for vector in (gain, bias))
     step = DEVIATIONS / 2**bits * gain
     scale = torch.where(step == 0, 0, 1 / step)
     half = 2 ** (bits - 1)
-    place = torch.floor(bias * scale)  # the bias's, from 0; the code of what lies there is half
+    place = torch.floor(bias * scale)  # of the bias, counted from 0; its code is half
     codes = (torch.floor(a * scale) + half - place).clamp(0, 2 * half - 1)
     values = (codes + 0.5 - half + place) * step
     return torch.where(step == 0, bias, values).to(a.dtype)
@@ -58,7 +58,7 @@ def rounded(a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
 
 @contextmanager
 def quantised(model: nn.Module) -> Iterator[bool]:
-    """Let the norms round in testing too; whether there are such."""
+    """A context in which the NaiveNorms round in testing too; yields whether there are any."""
     norms = [module for module in model.modules() if isinstance(module, NaiveNorm)]
     for module in norms:
         module.rounds = True

@@ -1,6 +1,6 @@
-"""What every 16-bit input should give: f and f' in float64, or at 400 bits where float64 loses digits.
+"""The exact f and f' of every 16-bit input, in float64, or at 400 bits where float64 loses digits.
 
-By mpmath, so that it is the same where python-flint is not installed.
+Computed by mpmath, to be the same without python-flint.
 """
 
 import math
@@ -22,7 +22,7 @@ BITS = 400
 
 
 class Truth(NamedTuple):
-    """All inputs of a dtype in the order of their bits; f rounded to it; f' in float64."""
+    """All inputs of a dtype in the order of their bits; f rounded to the dtype; f' in float64."""
 
     x: Tensor
     f: Tensor
@@ -36,7 +36,7 @@ def all_inputs(dtype: torch.dtype) -> Tensor:
 
 @cache
 def truth(function: str, dtype: torch.dtype) -> Truth:
-    """The truth of a function of the catalogue with its default parameters."""
+    """The exact values of a function of the catalogue with its default parameters."""
     x = all_inputs(dtype)
     points = x.double().numpy()
     activation = get(function)
@@ -48,20 +48,20 @@ def truth(function: str, dtype: torch.dtype) -> Truth:
 
 
 def _values(tape: Tape, points: np.ndarray, span: tuple[float, float]) -> np.ndarray:
-    """In float64; at BITS bits where something on the way overflows, and within the span; limits at infinity."""
+    """Values in float64; at BITS bits within the span and if an intermediate result overflows; limits at infinity."""
     values, overflow = tape.numpy_checked(points)
     anew = (overflow & np.isfinite(points)) | ((span[0] < points) & (points < span[1]) & (points != 0))
     with mpmath.workprec(BITS):
         for i in np.flatnonzero(anew):
             values[i] = float(tape.mp(mpmath.mpf(float(points[i]))))
-        for end in (-np.inf, np.inf):  # no function of the catalogue has structure that far out
+        for end in (-np.inf, np.inf):  # every function of the catalogue is at its limit there
             values[points == end] = float(tape.mp(mpmath.mpf(math.copysign(2, end)) ** 1101))
-    values[np.isnan(points)] = np.nan  # a condition is false there and would choose the last branch
+    values[np.isnan(points)] = np.nan  # conditions are false there and would take the last branch
     return values
 
 
 def ulps(got: Tensor, expected: Tensor) -> Tensor:
-    """How many numbers of their 16-bit dtype lie between; 0 for two NaNs, a lot for one."""
+    """How many 16-bit numbers the two are apart; 0 for two NaNs, 2^20 for one."""
     distance = (_ordered(got) - _ordered(expected)).abs()
     distance[torch.isnan(got) & torch.isnan(expected)] = 0
     distance[torch.isnan(got) != torch.isnan(expected)] = 1 << 20

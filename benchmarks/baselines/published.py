@@ -1,6 +1,6 @@
 """The rival: the FewBit paper's dynamic programme (section 3, eqs. 7-9), as published.
 
-Dense: an n×n matrix of segment costs, O(n²) memory and O(n²K) time. Kept plain on purpose.
+Dense: an n×n matrix of segment costs, O(n²) memory and O(n²K) time. Deliberately not optimised.
 """
 
 import numpy as np
@@ -20,14 +20,14 @@ def dense_dp(values: Floats, masses: Floats, k: int) -> tuple[list[int], float]:
         cost = second[None, :] - second[:, None] - mean**2 * (weight[None, :] - weight[:, None])
     cost[np.tril_indices(n + 1)] = np.inf
     best = cost[0].copy()
-    choices = []
+    starts_by_count = []
     for _ in range(k - 1):
         total = best[:, None] + cost
-        choice = np.argmin(total, axis=0)
-        best = total[choice, np.arange(n + 1)]
-        choices.append(choice)
+        starts = np.argmin(total, axis=0)
+        best = total[starts, np.arange(n + 1)]
+        starts_by_count.append(starts)
     cuts, end = [], n
-    for choice in reversed(choices):
-        end = int(choice[end])
+    for starts in reversed(starts_by_count):
+        end = int(starts[end])
         cuts.append(end)
     return cuts[::-1], float(best[n])

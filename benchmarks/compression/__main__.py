@@ -59,14 +59,14 @@ Result = TypeVar("Result")
 
 
 class Bench:
-    """What is measured, where."""
+    """The device, ways and sizes that are measured."""
 
     def __init__(self, device: torch.device, ways: Sequence[str], sizes: dict[str, Size]) -> None:
         self.device, self.ways, self.sizes = device, ways, sizes
         self.failed: list[str] = []
 
     def bytes(self, models: Sequence[str], dtypes: Sequence[str]) -> Iterator[list[Row]]:
-        """Kept, peak and error."""
+        """Yield rows of bytes kept, peak and error."""
         for name in models:
             for dtype in dtypes:
                 for way in self.ways:
@@ -76,15 +76,15 @@ class Bench:
         gc.collect()
         try:
             return measure(name, dtype, way)
-        except Exception as error:  # whatever stops one way must not stop the others
+        except Exception as error:  # an error in one way must not stop the others
             what = f"{name}, {dtype}, {way}"
             command.say(PROG, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
             self.failed.append(what)
             return None
 
-    @cache  # noqa: B019 - as long as the one Bench there is
+    @cache  # noqa: B019 - there is only one Bench
     def _exact(self, name: str, dtype: str) -> Tensor:
-        """The gradient in float32, of the weights as the dtype rounds them."""
+        """The gradient in float32, of weights rounded to the dtype."""
         net = build(name, self.sizes[name], DTYPES[dtype], self.device).to(torch.float32)
         net.loss(net.module).backward()
         return net.gradient()
@@ -94,7 +94,7 @@ class Bench:
         net = build(name, self.sizes[name], DTYPES[dtype], self.device)
         with settings_of(way):
             loss = prepared(net, way)
-            loss().backward()  # compiled here; and from now on gradients are there
+            loss().backward()  # compiles, and allocates the gradients
             error = float((net.gradient() - exact).norm() / exact.norm())
             bytes = measured(loss, self.device)
         values = (("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error))
@@ -102,7 +102,7 @@ class Bench:
         return [Row(mode=mode, unit=unit, **base, **summary([float(value)])) for mode, unit, value in values]
 
     def times(self, models: Sequence[str], dtypes: Sequence[str], repeats: int) -> Iterator[list[Row]]:
-        """Seconds of a step."""
+        """Yield rows of the seconds of a step."""
         for name, dtype in product(models, dtypes):
             made = {way: self._tried(self._step, name, dtype, way) for way in self.ways}
             calls = {way: step for way, step in made.items() if step is not None}
@@ -110,17 +110,17 @@ class Bench:
             base = {**self._base(name, dtype), "mode": "time"}
             rows: list[Row] = []
             for rival in (EAGER, COMPILED):
-                found = ratio_rows(base, taken, rival) if rival in taken else []
-                rows += [row for row in found if row.unit != "s"] if rows else found
+                compared = ratio_rows(base, taken, rival) if rival in taken else []
+                rows += [row for row in compared if row.unit != "s"] if rows else compared
             yield rows
 
     def _step(self, name: str, dtype: str, way: str) -> Callable[[], None]:
-        """Forward and backward, once run."""
+        """A call of forward and backward that has run once."""
         net = build(name, self.sizes[name], DTYPES[dtype], self.device)
         loss = prepared(net, way)
 
         def step() -> None:
-            with settings_of(way):  # it is compiled again after another way was: they forget each other
+            with settings_of(way):  # compiling another way resets this one, so it compiles again
                 loss().backward()
 
         step()
@@ -131,7 +131,7 @@ class Bench:
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     first = rows[0]
     if first.mode == "time":
         parts = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]

@@ -1,4 +1,4 @@
-"""Bytes of a step of training, as the allocator of a device gives them out."""
+"""Bytes that a device's allocator gives out during a training step."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,14 +13,14 @@ BACKWARD = "backward begins"
 
 
 class Bytes(NamedTuple):
-    """Over what is there before a step. kept: after forward, with the loss. peak: the most during both passes."""
+    """Bytes above those before a step. kept: after forward, with the loss. peak: the most during both passes."""
 
     kept: int
     peak: int
 
 
 def measured(loss: Callable[[], Tensor], device: torch.device) -> Bytes:
-    """Of forward and backward; gradients are there before and are added to."""
+    """The bytes of forward and backward; gradients must be allocated before."""
     if device.type != "cuda":
         return _by_profiler(loss)
     with CudaBooks(device) as books:
@@ -31,7 +31,7 @@ def measured(loss: Callable[[], Tensor], device: torch.device) -> Bytes:
 
 
 def _by_profiler(loss: Callable[[], Tensor]) -> Bytes:
-    """By the events of the CPU's allocator, of which Inductor's buffers come, too."""
+    """Bytes by the events of the CPU's allocator, which also gives out Inductor's buffers."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
         result = loss()
         with record_function(BACKWARD):

@@ -1,7 +1,7 @@
-"""The networks of `benchmarks.compression`: stacks of blocks, small and wide enough that codes have something to do.
+"""The networks of `benchmarks.compression`: small stacks of blocks, wide enough to have tensors worth encoding.
 
-"GELU MLP" and "Llama-like" are written here, without embeddings and heads; the others are transformers', from their
-configurations, without heads. None drops anything, so that every way has the same gradient but for what it rounds.
+"GELU MLP" and "Llama-like" are written here, without embeddings and heads; the others are transformers', built from
+configurations, without heads. None has dropout, so that the gradients of all ways differ only by rounding.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from benchmarks.gpu.ways import blocks as repeated
 from kernels.memory import zoo
 from kernels.memory.storages import tensors
 
-HEADS, HEAD, WORDS = 4, 64, 1000  # heads at least, and their width where there are more; tokens
+MIN_HEADS, HEAD_WIDTH, VOCABULARY = 4, 64, 1000  # a head's width if there are more heads; tokens
 SEED = 0
 
 
@@ -28,8 +28,8 @@ class Mlp(nn.Sequential):
         super().__init__(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
 
-def _heads(width: int) -> int:
-    return max(HEADS, width // HEAD)
+def _head_count(width: int) -> int:
+    return max(MIN_HEADS, width // HEAD_WIDTH)
 
 
 class Llama(nn.Module):
@@ -38,7 +38,7 @@ class Llama(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         linear = partial(nn.Linear, bias=False)
-        self.heads = _heads(width)
+        self.heads = _head_count(width)
         self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
         self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
         self.gate, self.up, self.down = linear(width, hidden), linear(width, hidden), linear(hidden, width)
@@ -56,7 +56,7 @@ class Llama(nn.Module):
 
 @dataclass
 class Net:
-    """A network, what it is called with, and the blocks that checkpointing computes again."""
+    """A network, its arguments, and the blocks that checkpointing computes again."""
 
     module: nn.Module
     blocks: list[nn.Module]
@@ -65,9 +65,9 @@ class Net:
     weights: Tensor | None = None
 
     def loss(self, run: Callable[..., Any]) -> Tensor:
-        """Of what `run` gives for the inputs: a sum in which every element has a weight of its own, at random.
+        """The loss: the sum of the first output of `run` times fixed random weights.
 
-        A weight that hardly changes along a row would be all but orthogonal to what a layer norm gives.
+        Weights that hardly change along a row would be nearly orthogonal to a layer norm's output.
         """
         first: Tensor = next(iter(tensors(run(*self.args, **self.kwargs))))
         if self.weights is None:
@@ -76,7 +76,7 @@ class Net:
         return (first * self.weights).sum()
 
     def to(self, dtype: torch.dtype) -> "Net":
-        """The same network, there now in another dtype, with its inputs."""
+        """The same network and its inputs, converted in place to another dtype."""
 
         def converted(value: Any) -> Any:
             return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -85,14 +85,14 @@ class Net:
         return Net(self.module.to(dtype), self.blocks, args, {key: converted(v) for key, v in self.kwargs.items()})
 
     def gradient(self) -> Tensor:
-        """Of all weights, flat, float64."""
+        """The gradient of all weights, flat, float64."""
         weights = self.module.parameters()
         parts = (torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights)
         return torch.cat([part.flatten().double() for part in parts])
 
 
 class Size(NamedTuple):
-    """How much of a network: blocks, samples, positions or pixels of a side, width."""
+    """The size of a network: blocks, samples, positions or pixels of a side, width."""
 
     layers: int
     batch: int
@@ -108,7 +108,7 @@ NORMAL = {
     "ViT": Size(4, 16, 224, 256),
     "Llama": Size(4, 16, 256, 256),
 }
-LARGE = {  # for a GPU of 80 GB, on which all ways are there at once while they are timed
+LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are timed
     "GELU MLP": Size(4, 16384, 1, 4096),
     "Llama-like": Size(4, 8, 2048, 4096),
     "BERT": Size(8, 32, 512, 1024),
@@ -120,7 +120,7 @@ TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) f
 
 
 def build(name: str, size: Size, dtype: torch.dtype, device: torch.device, seed: int = SEED) -> Net:
-    """A network by its name in NORMAL, in training mode, its weights and inputs the same for a seed."""
+    """A network by its name in NORMAL, in training mode; the seed determines weights and inputs."""
     torch.manual_seed(seed)
     with device:
         net = _stack(name, size) if name in ("GELU MLP", "Llama-like") else _of_zoo(name, size)
@@ -137,24 +137,24 @@ def _stack(name: str, size: Size) -> Net:
 
 
 def _of_zoo(name: str, size: Size) -> Net:
-    heads = _heads(size.width)
+    head_count = _head_count(size.width)
     usual = {
         "hidden_size": size.width,
         "num_hidden_layers": size.layers,
-        "num_attention_heads": heads,
+        "num_attention_heads": head_count,
         "intermediate_size": 4 * size.width,
     }
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    text: dict[str, Any] = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0}
+    text: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
     changed: dict[str, dict[str, Any]] = {
         "BERT": {**usual, **none, **text, "max_position_embeddings": size.length},
         "GPT-2": {
-            **{"n_embd": size.width, "n_layer": size.layers, "n_head": heads, "n_positions": size.length},
+            **{"n_embd": size.width, "n_layer": size.layers, "n_head": head_count, "n_positions": size.length},
             **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
             **text,
         },
         "ViT": {**usual, **none, "image_size": size.length},
-        "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": heads},
+        "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": head_count},
     }
     known = name.lower().replace("-", "")
     seq = None if name == "ViT" else size.length

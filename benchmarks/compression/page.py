@@ -7,13 +7,13 @@ from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOIN
 from benchmarks.pages import Rows, by, place, read, spread, table
 from benchmarks.parsers import COMPRESSION_WAYS
 
-ROUNDING = 1e-5  # of sums in float32, in the order that compiled code takes
+ROUNDING = 1e-5  # errors below come from another order of sums in float32
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
 BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", "planned 4 bits")
 
 
 def readme() -> str:
-    """Peak, time and error of a few ways, in the dtype that was timed first, of each device."""
+    """Peak, time and error of a few ways, in the dtype timed first, for each device."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
     for device, rows in _bytes().items():
@@ -45,12 +45,12 @@ def readme() -> str:
 
 
 def _percent(error: float) -> str:
-    """0 for what rounding in another order does."""
+    """The error in percent; 0 below ROUNDING."""
     return "0" if error < ROUNDING else f"{100 * error:.2g} %"
 
 
 def section() -> str:
-    """A table for each network and dtype, of each device."""
+    """A table for each device, network and dtype."""
     lines: list[str] = []
     times = read("compression-times")
     for device, rows in _bytes().items():
@@ -63,12 +63,12 @@ def section() -> str:
 
 
 def _bytes() -> dict[str, Rows]:
-    """By device; of networks in dtypes in which eager was measured, to which all is compared."""
-    found = {}
+    """By device, the rows of the networks and dtypes that have an eager row to compare with."""
+    by_device = {}
     for device, rows in read("compression-bytes").items():
         stock = {(row["what"], row["dtype"]) for row in rows if row["implementation"] == EAGER}
-        found[device] = [row for row in rows if (row["what"], row["dtype"]) in stock]
-    return {device: rows for device, rows in found.items() if rows}
+        by_device[device] = [row for row in rows if (row["what"], row["dtype"]) in stock]
+    return {device: rows for device, rows in by_device.items() if rows}
 
 
 def _title(name: str, dtype: str, size: dict[str, int]) -> str:

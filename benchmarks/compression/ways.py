@@ -10,7 +10,7 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.baselines.hooked import coded
+from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
 from kernels import compression, convert
 from kernels.compression.planning import CompiledTask
@@ -27,15 +27,15 @@ HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
 COMPRESSED = {f"compress {bits} bits": bits for bits in (8, 4, 2)}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
-PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # in no more bytes than coded with as many bits
+PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
 OURS = {**COMPRESSED, **CODED, **PLANNED}
-# PyTorch's own pass, of all large tensors that cross. Its forward and its backward have different defaults for
-# use_scaling: without the word gradients are off by a factor of a billion.
+# PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
+# use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
     "activation_quantization_aten_pass": {
         "quant_type": "torch.float8_e5m2",
         "allowed_dtypes": "torch.float32;torch.bfloat16",
-        "size_in_mb": 0.015625,  # 4096 elements of float32, as ours
+        "size_in_mb": 0.015625,  # 4096 elements of float32, our limit too
         "use_scaling": True,
         "exclude_primals": True,
     }
@@ -48,7 +48,7 @@ def is_compiled(way: str) -> bool:
 
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
-    """Forward by one of the ways, up to the loss; changes the network. What is compiled is so at the first call."""
+    """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):
         for block in net.blocks:
             vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
@@ -72,7 +72,7 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
 
 
 def _planned(net: Net, bits: int) -> Plan:
-    """The plan for as many bytes as these bits take everywhere."""
+    """The plan for the bytes that these bits take in every tensor."""
     task = CompiledTask(net.module, Call(net.args, net.kwargs))
     step = task.step(())
     return plan_of(task, (step.kept_with(everywhere(step, bits)) + 1) / task.stock.kept)
@@ -92,4 +92,4 @@ def settings_of(way: str) -> Iterator[None]:
 
 
 def _hooks(net: Net, way: str) -> AbstractContextManager[Any]:
-    return coded(net.module, HOOKS[way]) if way in HOOKS else nullcontext()
+    return saving_codes(net.module, HOOKS[way]) if way in HOOKS else nullcontext()

@@ -1,1 +1,1 @@
-"""What nested forward AD saves for backward and how long it takes: `python -m benchmarks.forward_ad`."""
+"""Bytes and times of nested forward AD: `python -m benchmarks.forward_ad`."""

@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.clock import origin
-from benchmarks.forward_ad import bytes as kept
+from benchmarks.forward_ad import bytes as byte_counts
 from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
 from benchmarks.options import can_compile, names, output, whole
@@ -44,32 +44,35 @@ from kernels import KernelError
 PROG = "forward_ad"
 KINDS = parsers.FORWARD_AD_KINDS
 DTYPES = {"cuda": ("float32", "bfloat16"), "cpu": ("float32",)}
-SIZES = {"cuda": (1 << 17, 1 << 21, 1 << 23, 1 << 26), "cpu": (1 << 17, 1 << 21, 1 << 23)}  # elements of a chain
-MOST_LAYERS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of a chain between layers, whose products take seconds on a CPU
-QUICK_SIZES = (1 << 16,)  # the least that nested forward AD takes up
+SIZES = {"cuda": (1 << 17, 1 << 21, 1 << 23, 1 << 26), "cpu": (1 << 17, 1 << 21, 1 << 23)}  # elements of a chain alone
+MOST_LAYERS = {
+    "cuda": 1 << 26,
+    "cpu": 1 << 21,
+}  # of a chain between layers, whose matrix products take seconds on a CPU
+QUICK_SIZES = (1 << 16,)  # nested forward AD leaves smaller tensors alone
 QUICK_CHAINS, QUICK_MODELS = ("mish", "relu"), ("ResNet, mish",)
 REPEATS, QUICK_REPEATS = parsers.FORWARD_AD_RUNS, 3
 MOST_THREADS = 256
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What is measured, on what, how often."""
 
     kinds: list[str]
     device: torch.device
     repeats: int
     threads: list[int]
-    methods: list[str]  # that are timed
+    methods: list[str]  # timed
     quick: bool
     out: Path | None
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def workload(options: argparse.Namespace) -> Workload:
     """The options, checked; raises Misuse."""
     device = device_of(options.device)
     compiles = can_compile(device)
-    return Plan(
+    return Workload(
         kinds=names("what", options.what, KINDS),
         device=device,
         repeats=runs_of(options.runs, QUICK_REPEATS if options.quick else REPEATS),
@@ -80,31 +83,33 @@ def plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def measure(kind: str, todo: Plan) -> list[Row]:
-    """The rows of one of KINDS; those of times are described as they come."""
+def measure(kind: str, work: Workload) -> list[Row]:
+    """The rows of one of KINDS; times are described as soon as they are measured."""
     if kind == "chains":
-        return kept.chains(QUICK_CHAINS if todo.quick else tuple(CHAINS), origin(torch.device("cpu")))
+        return byte_counts.chains(QUICK_CHAINS if work.quick else tuple(CHAINS), origin(torch.device("cpu")))
     if kind == "models":
-        return kept.models(QUICK_MODELS if todo.quick else tuple(kept.MODELS), origin(torch.device("cpu")))
-    if "compiled" not in todo.methods:
+        return byte_counts.models(
+            QUICK_MODELS if work.quick else tuple(byte_counts.MODELS), origin(torch.device("cpu"))
+        )
+    if "compiled" not in work.methods:
         command.say(PROG, "what is compiled gets no time: there is no C++ compiler")
-    device = todo.device
+    device = work.device
     runs = [
         timed.Run(block, chain, dtype, elements, device)
         for dtype in DTYPES[device.type]
         for block in timed.TIMED
         for chain in timed.WRITTEN
-        for elements in (QUICK_SIZES if todo.quick else SIZES[device.type])
+        for elements in (QUICK_SIZES if work.quick else SIZES[device.type])
         if block == "chain" or elements <= MOST_LAYERS[device.type]
     ]
-    return described_rows(timed.times(runs, todo.repeats, todo.threads, todo.methods), timed.described)
+    return described_rows(timed.times(runs, work.repeats, work.threads, work.methods), timed.described)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.forward_ad(__doc__).parse_args(arguments)
-    todo = plan(options)
-    record(((f"forward-ad-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
+    work = workload(options)
+    record(((f"forward-ad-{kind}", measure(kind, work)) for kind in work.kinds), work.out, work.quick)
     return command.GOOD
 
 

@@ -1,7 +1,7 @@
-"""Bytes kept for backward by chains and by models, of `benchmarks.forward_ad`.
+"""Bytes that chains and models save for backward, of `benchmarks.forward_ad`.
 
-What runs in eager runs on fake tensors and is counted as CUDA keeps it (1 byte for an element of a dropout's mask);
-what is compiled runs for real and is counted as it runs, which is the same. So the numbers are those of every machine.
+Eager models run on fake tensors and are counted as CUDA saves them (a dropout mask has 1 byte an element); compiled
+models run for real and are counted as they run, with the same result. So the numbers are the same on every machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,18 +38,18 @@ BERT = {
     **{"max_position_embeddings": POSITIONS, "act": "gelu_new"},
 }
 
-Model = tuple[nn.Module, dict[str, Any]]  # and the keywords it is called with
+Model = tuple[nn.Module, dict[str, Any]]  # with its keyword arguments
 
 
 def kept(model: nn.Module, *args: Any, **kwargs: Any) -> int:
-    """Bytes, without inputs and parameters."""
+    """Bytes saved for backward, without inputs and parameters."""
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         return saved_bytes(model, *args, **kwargs).total
     return saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
 
 
 def chains(names: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
-    """Each chain in each block by each method, in units of the tensor that the chain is given."""
+    """Rows of each chain in each block by each method, in units of the chain's input."""
     rows = []
     for block in WITHIN:
         x = torch.randn(shape(block, ELEMENTS))
@@ -74,21 +74,21 @@ class Residual(nn.Module):
 
 
 class Means(nn.Module):
-    """The mean of each channel. Pooling would keep its input for backward."""
+    """The mean of each channel. Pooling would save its input for backward."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3))
 
 
 def resnet(chain: str, batch: int = BATCH["resnet"]) -> Model:
-    """A small ResNet for pictures of 32×32, its activations written out."""
+    """A small ResNet for 32×32 images, with activations written out."""
     blocks = (Residual(chain) for _ in range(4))
     model = nn.Sequential(*normed(3), WrittenActivation(chain), *blocks, Means(), nn.Linear(CHANNELS, 10))
     return model, {"input": torch.randn(batch, 3, 32, 32)}
 
 
 def text(name: str, batch: int = BATCH["text"]) -> Model:
-    """GPT2 with its loss, or BERT bare, with no dropout, torch's attention, and GELU as transformers writes it out."""
+    """GPT2 with its loss, or BERT without a head; no dropout, torch's attention, GELU as transformers writes it."""
     if name == "gpt2":
         none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         model, _, inputs = zoo.build(name, batch=batch, seq=POSITIONS, **GPT2, **SMALL, **none)
@@ -107,7 +107,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Has each module compute anew in backward that is an activation written out."""
+    """Checkpoint each module that is a written-out activation."""
     written = (WrittenActivation, imported("transformers.activations", "NewGELUActivation"))
     for module in list(model.modules()):
         for name, child in module.named_children():
@@ -116,7 +116,7 @@ def checkpoint_activations(model: nn.Module) -> None:
 
 
 def models(names: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
-    """Each model by each method, in bytes."""
+    """Rows of each model by each method, in bytes."""
     versions = {**where["versions"], "transformers": metadata.version("transformers")}
     rows = []
     for name in names:

@@ -1,4 +1,4 @@
-"""What `benchmarks.forward_ad` measures: chains as people write them, the blocks they stand in, and who runs them."""
+"""The cases of `benchmarks.forward_ad`: chains as people write them, the blocks around them, and the methods."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from benchmarks.baselines.checkpointed import Checkpointed
 from kernels.forward_ad import wrap
 
 METHODS = ("plain", "nested", "checkpoint", "compiled")
-# What Inductor does to decide what is kept, without what it does to generate code: no C++ compiler is needed, and a
-# convolution's weights and input are not copied to channels-last, which would count.
+# Inductor's decision what to save, without its code generation: it needs no C++ compiler, and does not copy a
+# convolution's weights and input to channels-last, which would count.
 PARTITIONER = "aot_eager_decomp_partition"
 WIDTH, CHANNELS, SIDE = 512, 32, 32
-ELEMENTS = 1 << 17  # of the tensor between the layers, in blocks whose bytes are counted
+ELEMENTS = 1 << 17  # of the tensor between the layers, if bytes are counted
 
 
 def newgelu(x: Tensor) -> Tensor:
-    """GELU by tanh, as GPT2's first code had it."""
+    """GELU by tanh, as in GPT2's original code."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
@@ -68,7 +68,7 @@ def convolution(chain: nn.Module) -> nn.Module:
 
 
 Block = Callable[[nn.Module], nn.Module]
-# What is built around a chain, and the shape of its input, of which the first number grows with the elements.
+# By name: the layers around a chain, and the input's shape, whose first number grows with the elements.
 BLOCKS: dict[str, tuple[Block, tuple[int, ...]]] = {
     "chain": (alone, (1, WIDTH)),
     "linear – chain – linear": (linear, (1, WIDTH)),
@@ -77,17 +77,17 @@ BLOCKS: dict[str, tuple[Block, tuple[int, ...]]] = {
 
 
 def shape(block: str, elements: int) -> tuple[int, ...]:
-    """The shape of a block's input, and of the tensor that its chain gets."""
+    """The shape of a block's input, with `elements` elements in the chain's input."""
     first, *rest = BLOCKS[block][1]
     return (first * elements // math.prod(rest), *rest)
 
 
 def run_by(method: str, block: str, chain: str, backend: str = PARTITIONER) -> nn.Module:
-    """A new block in training mode, run by one of METHODS. Checkpointed is the chain alone, not the layers."""
+    """A new block in training mode, run by one of METHODS. Checkpointing applies to the chain only."""
     inner: nn.Module = WrittenActivation(chain)
     whole = BLOCKS[block][0](Checkpointed(inner) if method == "checkpoint" else inner)
     if method == "compiled":
-        torch.compiler.reset()  # so that no limit of recompilations makes it run eager
+        torch.compiler.reset()  # else torch's limit of recompilations makes it run eager
         compiled: nn.Module = torch.compile(whole, backend=backend, dynamic=False)
         return compiled
     return wrap(whole) if method == "nested" else whole

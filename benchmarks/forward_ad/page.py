@@ -9,11 +9,11 @@ from benchmarks.forward_ad.times import OURS
 from benchmarks.pages import Rows, by, of_any, read, spread, table
 from kernels.memory.saved import size
 
-AT_MOST = {"plain": 1.15, "checkpoint": 0.75}  # what ours is to take, of their time
+AT_MOST = {"plain": 1.15, "checkpoint": 0.75}  # the goals: our time over theirs
 
 
 def chains_section() -> str:
-    """What chains keep, a table for each block, and where the compiler keeps less."""
+    """What chains save, a table for each block, and where the compiler saves less."""
     lines: list[str] = []
     for (what,), rows in by(of_any("forward-ad-chains"), "what").items():
         by_name = by(rows, "implementation")
@@ -25,12 +25,14 @@ def chains_section() -> str:
 
 
 def _beside_compiled(of_chains: Mapping[str, Mapping[str, float]]) -> str:
-    """In words: for whom compiled keeps less than ours, as much, and more."""
+    """A sentence: for which chains compiled saves less than ours, as much, and more."""
     groups: dict[str, list[str]] = {"less than": [], "as much as": [], "more than": []}
     for name, kept in of_chains.items():
         less, equal = kept["compiled"] < kept[OURS], kept["compiled"] == kept[OURS]
         groups["less than" if less else "as much as" if equal else "more than"].append(name)
-    parts = (f"{how} {OURS} for {_listed(chains, len(of_chains))}" for how, chains in groups.items() if chains)
+    parts = (
+        f"{relation} {OURS} for {_listed(chains, len(of_chains))}" for relation, chains in groups.items() if chains
+    )
     return f"Compiled keeps {'; '.join(parts)}."
 
 
@@ -39,7 +41,7 @@ def _listed(some: list[str], count: int) -> str:
 
 
 def models_section() -> str:
-    """What models keep, and how much less or more that is than plain, and the compiler's than ours."""
+    """Bytes that models save; ours compared with plain, and the compiler's with ours."""
     lines = []
     for (name,), rows in by(of_any("forward-ad-models"), "implementation").items():
         kept = {row["mode"]: row["median"] for row in rows}
@@ -56,7 +58,7 @@ def _change(value: float, other: float) -> str:
 
 
 def times_section() -> str:
-    """Ours against the others, a table for each device, and how often it is within AT_MOST."""
+    """Our times and the others', a table for each device, and how often ours meets AT_MOST."""
     lines: list[str] = []
     for device, rows in read("forward-ad-times").items():
         torch, count = rows[0]["versions"]["torch"], rows[0]["runs"]
@@ -74,13 +76,13 @@ def times_section() -> str:
 
 
 def _timed(rows: Rows) -> dict[Any, Rows]:
-    """The rows of times, without the allocator's."""
+    """The rows of times by run, without those of bytes."""
     return by(({**row, "n": row["size"]["n"]} for row in rows if row["unit"] != "B"), "what", "n", "dtype", "mode")
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """The times of one run: each method's row."""
+    """The rows of times of one run."""
 
     key: tuple[str, int, str, str]  # chain and block, elements, dtype, mode
     rows: Mapping[str, dict[str, Any]]  # by implementation
@@ -90,7 +92,7 @@ class _Timed:
         return self.key[0].partition(": ")[2]
 
     def ratio(self, rival: str) -> dict[str, Any] | None:
-        """The row of ratios of ours to the rival; None where the rival is not timed."""
+        """The row of the ratio of ours to the rival; None if the rival was not timed."""
         return self.rows.get(f"{OURS} / {rival}")
 
     def cells(self) -> list[str]:
@@ -103,7 +105,7 @@ class _Timed:
 
 
 def _within(block: str, runs: list[_Timed]) -> str:
-    """In words: how often ours is within AT_MOST, and how often the compiler is faster, beyond what rounds differ."""
+    """A sentence: how often ours meets AT_MOST, and how often the compiler is clearly faster."""
     parts = []
     for rival, most in AT_MOST.items():
         within = [row["median"] <= most for run in runs if (row := run.ratio(rival))]

@@ -1,4 +1,4 @@
-"""Times of forward and backward, of `benchmarks.forward_ad`; on a GPU, what the allocator says of bytes too."""
+"""Times of forward and backward, of `benchmarks.forward_ad`; on a GPU, the allocator's bytes too."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ OURS = "nested"
 
 @dataclass(frozen=True)
 class Run:
-    """One block around one chain, its input and what comes back to it."""
+    """A block around a chain, with its dtype, size and device."""
 
     block: str
     chain: str
@@ -34,7 +34,7 @@ class Run:
         return {"what": f"{self.chain}: {self.block}", "dtype": self.dtype, "size": {"n": self.elements}}
 
     def calls(self, mode: str, methods: Sequence[str]) -> dict[str, Call]:
-        """By method, what runs forward, or `both` with backward; all on the same input."""
+        """By method, a call of `forward`, or of `both` forward and backward, on the same input."""
         x, grad = (torch.randn(shape(self.block, self.elements)).to(self.device, DTYPES[self.dtype]) for _ in range(2))
         x.requires_grad_()
         made = {}
@@ -47,7 +47,7 @@ class Run:
 def times(
     runs: Sequence[Run], repeats: int, threads: Sequence[int], methods: Sequence[str] = METHODS
 ) -> Iterator[list[Row]]:
-    """The rows of each run, with each number of threads on a CPU."""
+    """Yield the rows of each run, on a CPU with each number of threads."""
     for run in runs:
         for count in threads if run.device.type == "cpu" else [torch.get_num_threads()]:
             with torch_threads(count):
@@ -64,7 +64,7 @@ def times(
 
 
 def time_rows(base: Mapping[str, Any], of_methods: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Seconds of each method, and ratios of medians of ours to the others, the quantiles those of rounds' ratios."""
+    """Rows of each method's seconds, and of our median over each other's; those quantiles are of the rounds' ratios."""
     rows = [Row(implementation=name, unit="s", **base, **summary([*seconds])) for name, seconds in of_methods.items()]
     for rival, seconds in of_methods.items():
         if rival != OURS:
@@ -75,12 +75,12 @@ def time_rows(base: Mapping[str, Any], of_methods: Mapping[str, Sequence[float]]
 
 
 def allocated(measured: Run, methods: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
-    """On a GPU: bytes that forward adds, its result among them, and the most during both passes."""
+    """On a GPU: bytes that forward adds, including its result, and the most during both passes."""
     rows = []
-    for name in methods:  # one after the other: what others hold is not to be there
+    for name in methods:  # one after the other, so that no other's tensors are allocated
         for mode in ("kept", "peak"):
             (run,) = measured.calls("forward" if mode == "kept" else "both", [name]).values()
-            run()  # once before: workspaces, and what is compiled
+            run()  # allocates workspaces, and compiles
             torch.cuda.synchronize(measured.device)
             torch.cuda.reset_peak_memory_stats(measured.device)
             before = torch.cuda.memory_allocated(measured.device)
@@ -94,7 +94,7 @@ def allocated(measured: Run, methods: Sequence[str], where: Mapping[str, Any]) -
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     ratios = [row for row in rows if row.unit.startswith("ratio")]
     (ours,) = (row for row in rows if row.implementation == OURS and row.unit == "s")
     low, high = ours.quantiles

@@ -57,7 +57,7 @@ QUICK_LAYERS = {"cuda": ((8192, 1024),), "cpu": ((64, 32),)}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What is measured, on what, how often."""
 
     functions: list[str]
@@ -71,7 +71,7 @@ class Plan:
     out: Path | None
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def workload(options: argparse.Namespace) -> Workload:
     """The options, checked; raises Misuse."""
     kind = _kind(options.device)
     exponents = (QUICK_SIZES if options.quick else SIZES)[kind]
@@ -80,10 +80,10 @@ def plan(options: argparse.Namespace) -> Plan:
         if options.sizes is None
         else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
     )
-    # On a CPU the question is what the twin costs against eager; --methods can add torch.compile.
+    # On a CPU the question is the twin's cost over eager's; --methods can add torch.compile.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
-    return Plan(
+    return Workload(
         functions=names("fn", options.fn, tuple(MODULES)),
         dtypes=names("dtypes", options.dtypes, tuple(DTYPES)),
         methods=["eager", *(name for name in asked if name != "eager")],
@@ -105,21 +105,21 @@ def _kind(device: str | None) -> str:
     return kind
 
 
-def measure(todo: Plan) -> tuple[list[Row], bool]:
-    """All rows, each table printed as soon as it is there, and whether all that was asked for was measured."""
-    bench, rows, good = Bench(todo.device, todo.runs), [], True
-    for function in todo.functions:
-        for dtype in todo.dtypes:
+def measure(work: Workload) -> tuple[list[Row], bool]:
+    """All rows, and whether everything was measured; prints each table as soon as it is measured."""
+    bench, rows, good = Bench(work.device, work.runs), [], True
+    for function in work.functions:
+        for dtype in work.dtypes:
             methods = []
-            for name in todo.methods:
-                if problem := wrong(function, name, dtype, todo.device):
+            for name in work.methods:
+                if problem := wrong(function, name, dtype, work.device):
                     command.say(PROG, f"{function} by {name} in {dtype} is wrong, and gets no time: {problem}")
                     good = False
                 else:
                     methods.append(name)
-            for subject in _subjects(todo):
+            for subject in _subjects(work):
                 try:
-                    made = _one(bench, subject, function, dtype, methods)
+                    made = _measured(bench, subject, function, dtype, methods)
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
@@ -130,13 +130,13 @@ def measure(todo: Plan) -> tuple[list[Row], bool]:
     return rows, good
 
 
-def _subjects(todo: Plan) -> list[tuple[Any, ...]]:
-    """What, and its size: elements, or tokens and width."""
-    elements = [("activation", n) for n in todo.sizes if "activation" in todo.kinds]
-    return elements + [(what, *shape) for what in table.LAYERS if what in todo.kinds for shape in todo.layers]
+def _subjects(work: Workload) -> list[tuple[Any, ...]]:
+    """What to measure, and its size: elements, or tokens and width."""
+    elements = [("activation", n) for n in work.sizes if "activation" in work.kinds]
+    return elements + [(what, *shape) for what in table.LAYERS if what in work.kinds for shape in work.layers]
 
 
-def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
+def _measured(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
     what, *size = subject
     methods = [name for name in methods if name != ACT_LINEAR or what == "mlp"]
     if what == "activation":
@@ -147,14 +147,14 @@ def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, meth
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.kernels(__doc__).parse_args(arguments)
-    todo = plan(options)
+    work = workload(options)
     torch.manual_seed(0)
-    with torch_threads(1) if todo.device.type == "cpu" else nullcontext():
-        rows, good = measure(todo)
-    summary = [f"{goal}" for goal in table.goals(rows)] if todo.device.type == "cuda" else table.factors(rows)
+    with torch_threads(1) if work.device.type == "cpu" else nullcontext():
+        rows, good = measure(work)
+    summary = [f"{goal}" for goal in table.goals(rows)] if work.device.type == "cuda" else table.factors(rows)
     head = f"Goals, at 2^{table.LARGE.bit_length() - 1} elements and in layers:"
-    print(head if todo.device.type == "cuda" else "Times stock eager's time:", *summary, sep="\n")
-    record([("kernels-time", rows)] if rows else [], todo.out, options.quick)
+    print(head if work.device.type == "cuda" else "Times stock eager's time:", *summary, sep="\n")
+    record([("kernels-time", rows)] if rows else [], work.out, options.quick)
     return command.GOOD if good else command.BAD
 
 

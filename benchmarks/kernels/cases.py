@@ -1,4 +1,4 @@
-"""What `benchmarks.kernels` measures: the rivals as functions and layers, the bytes they move and save."""
+"""The cases of `benchmarks.kernels`: all methods as functions and layers, and the bytes they move and save."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,27 +19,27 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in parsers
 RIVALS, OURS, METHODS = parsers.KERNEL_RIVALS, parsers.KERNEL_OURS, parsers.KERNEL_METHODS
 ACT_LINEAR = parsers.ACT_LINEAR
 MODES = ("forward", "backward", "both")
-WIDER = 4  # the hidden layer, than the input
+WIDER = 4  # times: the hidden layer over the input
 
 Call = Callable[[], object]
 Function = Callable[[Tensor], Tensor]
 
 
-def how(name: str) -> dict[str, str | int]:
-    """The keywords of `kernels.functional` for one of OURS."""
+def options_of(name: str) -> dict[str, str | int]:
+    """The keyword arguments of `kernels.functional` for one of OURS."""
     method, _, bits = name.partition("-")
     return {"method": method, "bits": int(bits)} if method == "fewbit" else {"method": name}
 
 
 def kernel(function: str, name: str) -> KernelSpec:
-    """The kernel behind one of OURS, or behind ActLinear."""
-    return sign_bit_kernel(function) if name == ACT_LINEAR else kernel_for(function, {}, **how(name))[0]
+    """The kernel of one of OURS, or of ActLinear."""
+    return sign_bit_kernel(function) if name == ACT_LINEAR else kernel_for(function, {}, **options_of(name))[0]
 
 
 def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
     """Bytes that forward, backward and both read and write, of n elements of `itemsize` bytes.
 
-    Stock: x, y; dy, x, dx. Ours: x, y and what is saved; dy, what was saved, y where it is needed, dx.
+    Stock: x, y; dy, x, dx. Ours: x, y and the saved code; dy, the code, y if needed, dx.
     """
     if name in RIVALS:
         forward, backward = 2 * itemsize * n, 3 * itemsize * n
@@ -52,9 +52,9 @@ def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
 
 
 def kept(function: str, name: str, itemsize: int, n: int) -> int:
-    """Bytes that are there after the forward pass and were not before it, y among them.
+    """Bytes that the forward pass adds, including y.
 
-    Its input is made by an operation that does not keep it: it counts where the activation keeps it.
+    The operation before does not save its output, so the input counts if the activation saves it.
     """
     if name in RIVALS:
         return 2 * itemsize * n
@@ -70,28 +70,28 @@ def _saved(code: KernelSpec, itemsize: int, n: int) -> int:
 def make(function: str, name: str) -> Function:
     """The activation by one of RIVALS or OURS."""
     if name in OURS:
-        return partial(activation, function, **how(name))
+        return partial(activation, function, **options_of(name))
     stock = STOCK[function]
     return compiled(lambda x: stock(x)) if name == "compile" else stock
 
 
 def make_layer(what: str, function: str, name: str, first: nn.Linear, last: nn.Linear) -> Function:
-    """`linear`: first and the activation; `mlp`: last too. All rivals share both."""
+    """`linear`: first and the activation; `mlp`: last too. All methods share first and last."""
     stock, ours = MODULES[function]
     if name == ACT_LINEAR:
         return nn.Sequential(first, kernels.ActLinear(function, last))
-    act = ours(**how(name)) if name in OURS else stock()
+    act = ours(**options_of(name)) if name in OURS else stock()
     layer = nn.Sequential(first, act, *([last] if what == "mlp" else []))
     return compiled(layer) if name == "compile" else layer
 
 
 def compiled(function: Function) -> Function:
-    """Compiled for the very shapes it meets."""
+    """Compile for static shapes."""
     return torch.compile(function, dynamic=False)
 
 
 def call(mode: str, function: Function, x: Tensor, grad: Tensor, *weights: Tensor) -> Call:
-    """A call that runs one mode; backward's graph is made here, and kept."""
+    """A call that runs one mode; the graph for backward is made once, here."""
     if mode == "forward":
         return lambda: function(x)
     if mode == "backward":
@@ -101,13 +101,13 @@ def call(mode: str, function: Function, x: Tensor, grad: Tensor, *weights: Tenso
 
 
 def copy(size: int, device: torch.device) -> Call:
-    """A copy that reads and writes `size` bytes, half of them each."""
+    """A copy that reads size / 2 bytes and writes as many."""
     source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def tensors(shape: tuple[int, ...], dtype: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x, which requires a gradient, and dy: normal numbers."""
+    """x, which requires a gradient, and dy, both normally distributed."""
     x, grad = (torch.randn(shape, device=device, dtype=DTYPES[dtype]) for _ in range(2))
     return x.requires_grad_(), grad

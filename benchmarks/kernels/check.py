@@ -1,7 +1,7 @@
-"""What must hold before `benchmarks.kernels` gives a time: each kernel against its twin in plain PyTorch, and stock.
+"""The check before `benchmarks.kernels` times a kernel: it must agree with its twin in plain PyTorch, and stock.
 
-Codes, sides and lowest bits must agree bit for bit; values to 4 eps of the dtype and 2**-17, where f' is about 1.
-The Triton kernels compute f and f' by polynomials good to the dtype, so that they need not agree to the last bit.
+Codes, branch bits and lowest bits must agree bit for bit; values to 4 eps of the dtype and 2**-17, where f' is about 1.
+The Triton kernels compute f and f' by polynomials accurate to the dtype, so that the last bit may differ.
 """
 
 import torch
@@ -14,25 +14,25 @@ from kernels.methods.method import KernelSpec
 from kernels.methods.storage import DERIVATIVE, MARKED_OUTPUT, SIGNED_OUTPUT
 from kernels.stock import STOCK
 
-COUNT = 65_539  # elements; of several programs, and of no whole byte
+COUNT = 65_539  # elements: several programs, and a last byte that is not full
 ABSOLUTE = 2.0**-17
-UNITS = 4  # of the dtype's eps: one for each side's rounding, one for a side in the last bit, one to spare
+UNITS = 4  # eps of the dtype: one rounding each of both values, one for a branch bit in the last bit, one to spare
 
 
 def wrong(function: str, name: str, dtype: str, device: torch.device) -> str:
-    """What is wrong with a method, in one line; empty where nothing is."""
+    """A line saying what is wrong with a method; empty if nothing is."""
     x = _inputs(dtype, device)
     grad = torch.randn(COUNT, device=device, generator=torch.Generator(device).manual_seed(1)).to(x.dtype)
     try:
         if name in OURS or name == ACT_LINEAR:
             return _kernel(function, kernel(function, name), x, grad)
         return _compiled(function, name, x, grad) if name != "eager" else ""
-    except Exception as error:  # whatever stops one method must not stop the others
+    except Exception as error:  # an error in one method must not stop the others
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _inputs(dtype: str, device: torch.device) -> Tensor:
-    """Normal numbers, three times as wide, and some that are not."""
+    """Numbers from N(0, 9), and some special ones."""
     x = 3 * torch.randn(COUNT, device=device, generator=torch.Generator(device).manual_seed(0))
     special = [0.0, -0.0, 1e-6, -1e-6, -0.7518, -1.2785, 5.0, -5.0, 60.0, -60.0, 1000.0, -1000.0]
     x[: len(special)] = torch.tensor(special, device=device)
@@ -54,7 +54,7 @@ def _kernel(function: str, code: KernelSpec, x: Tensor, grad: Tensor) -> str:
         problems.append(_apart("f'", saved, twin_saved))
     elif code.storage is SIGNED_OUTPUT:
         problems.append(_differ("sides", saved.signbit(), twin_saved.signbit()))
-        # As y: the difference to the minimum is as good as y is, which near it may be all of it.
+        # Compared as y: near the minimum, y's rounding may be all of the difference to it.
         lowest = code.function.minimum
         problems.append(_apart("y as saved", saved.abs() + lowest, twin_saved.abs() + lowest))
     problems.append(_apart("dx", dx, reference.backward(code, grad, needed, saved, []), grad))
@@ -81,11 +81,11 @@ def _lowest_bit(y: Tensor) -> Tensor:
 
 
 def _apart(what: str, got: Tensor, expected: Tensor, scale: Tensor | None = None) -> str:
-    """The worst point, if one is farther from `expected` than is allowed; the scale is what 1 was multiplied by."""
+    """A line on the worst point outside the tolerance, else empty. scale: the upstream gradient."""
     limits = torch.finfo(got.dtype)
     unit = torch.ones_like(got) if scale is None else scale.abs()
     allowed = UNITS * limits.eps * expected.double().abs() + ABSOLUTE * unit.double()
-    allowed += limits.smallest_normal * limits.eps  # the smallest number there is
+    allowed += limits.smallest_normal * limits.eps  # the smallest subnormal number
     excess = (got.double() - expected.double()).abs() / allowed
     missed = ~(excess <= 1)  # NaN misses
     if not missed.any():

@@ -1,4 +1,4 @@
-"""The table that `benchmarks.report` makes of the kernels' times, for docs/kernels.md."""
+"""The table of the kernels' times for docs/kernels.md."""
 
 from benchmarks.kernels.table import LAYERS
 from benchmarks.pages import Rows, by, largest, place, read, table
@@ -8,7 +8,7 @@ DTYPE = "bfloat16"
 
 
 def section() -> str:
-    """Forward and backward of each method, as a multiple of eager's time: by themselves, and between two Linears."""
+    """Forward and backward of each method over eager's time: of an activation alone, and with linear layers."""
     lines: list[str] = []
     for rows in read("kernels-time").values():
         ratios = [row for row in rows if row["unit"] == "ratio of times" and row["mode"] == "both"]

@@ -1,4 +1,4 @@
-"""The measurements of `benchmarks.kernels`: one function, dtype and size at a time, its rows."""
+"""The measurements of `benchmarks.kernels`: the rows of a function, dtype and size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from benchmarks.rows import Row, summary
 
 @dataclass
 class Bench:
-    """The device and the number of rounds, and what follows from them: the clock, and the fields of rows."""
+    """The device, the number of rounds, the clock, and the fields of rows about their origin."""
 
     device: torch.device
     runs: int
@@ -27,8 +27,8 @@ class Bench:
         self.origin = origin(self.device)
 
     def activation(self, function: str, dtype: str, n: int, methods: Sequence[str]) -> list[Row]:
-        """Forward, backward and both of n elements, and the bytes kept."""
-        torch.compiler.reset()  # so that no limit of recompilations makes it run eager
+        """Rows of forward, backward and both for n elements, and of the bytes kept."""
+        torch.compiler.reset()  # else torch's limit of recompilations makes it run eager
         x, grad = cases.tensors((n,), dtype, self.device)
         base = {"what": function, "dtype": dtype, "size": {"n": n}, **self.origin}
         moved = {name: cases.moved(function, name, x.itemsize, n) for name in methods}
@@ -41,13 +41,13 @@ class Bench:
             calls["copy"] = cases.copy(sizes["copy"], self.device)
             rows += time_rows({**base, "mode": mode}, rounds(self.clock, calls, self.runs), sizes)
         for name in methods:
-            # The clone is saved by nothing else.
+            # Nothing else saves the clone.
             call = cases.call("forward", lambda inputs, f=run[name]: f(inputs.clone()), x, grad)
             rows += self._kept(base, name, call, cases.kept(function, name, x.itemsize, n))
         return rows
 
     def layer(self, what: str, function: str, dtype: str, tokens: int, width: int, methods: Sequence[str]) -> list[Row]:
-        """Forward and backward, with the gradients of the weights, and the bytes kept."""
+        """Rows of forward and backward with the weights' gradients, and of the bytes kept."""
         torch.compiler.reset()
         hidden = WIDER * width
         first, last = (
@@ -63,16 +63,16 @@ class Bench:
         out = grad.nbytes if what == "mlp" else 0
         for name in methods:
             kept = cases.kept(function, name, x.itemsize, tokens * hidden) + out
-            # What the compiler keeps of a layer, and what it computes anew, is its choice.
+            # The compiler decides what to save of a layer and what to compute again.
             call = cases.call("forward", run[name], x, grad)
             rows += self._kept(base, name, call, None if name == "compile" else kept)
         return rows
 
     def _kept(self, base: dict[str, Any], name: str, forward: Call, expected: int | None) -> list[Row]:
-        """Bytes that forward adds on a GPU, and those expected."""
+        """Rows of the bytes that forward adds on a GPU, and of those expected."""
         if self.device.type != "cuda":
             return []
-        forward()  # once before: workspaces, and what is compiled
+        forward()  # allocates workspaces, and compiles
         before = _allocated()
         y = forward()
         grown = {unit: after - before[unit] for unit, after in _allocated().items()}
@@ -84,6 +84,6 @@ class Bench:
 
 
 def _allocated() -> dict[str, int]:
-    """Bytes that the allocator has given out, and that it was asked for: it may leave up to 1 MiB of a block unused."""
+    """Bytes that the allocator has given out, and bytes requested: up to 1 MiB of a block may be unused."""
     asked = torch.cuda.memory_stats()["requested_bytes.all.current"]
     return {"B": torch.cuda.memory_allocated(), "asked B": asked}

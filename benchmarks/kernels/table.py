@@ -1,25 +1,23 @@
-"""Tables of the rows of `benchmarks.kernels`, and how the project's goals stand in them."""
+"""Tables of the rows of `benchmarks.kernels`, and whether they meet the project's goals."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import parsers
 from benchmarks.kernels.cases import MODES, OURS
 from benchmarks.rows import Row
 
-LARGE = 1 << 26  # elements, at which the goals are held
-SMALLEST = 1 << 16  # elements, from which on a factor says more than what a call costs
+LARGE = 1 << 26  # elements, the size that the goals are about
+SMALLEST = 1 << 16  # elements; below this, factors measure mostly the cost of a call
 AT_MOST = {"fewbit-3": 0.90, "invact": 1.03, "forward-ad": 1.00}  # of eager's time, forward and backward
-OF_COPY = 0.90  # of the copy's GB/s, at least, each of ours, forward and backward
-LAYER = 1.01  # of eager's time, at most: an activation with a Linear, and in an MLP
+OF_COPY = 0.90  # share of the copy's GB/s that each of our methods must reach, forward and backward
+LAYER = 1.01  # at most, of eager's time: an activation with a Linear, and in an MLP
 LAYERS = parsers.KERNEL_WHATS[1:]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio, and the limit that it must keep: `limit` at most, or at least."""
+    """A ratio that must be at most `limit`, or with `at_least` at least `limit`."""
 
     text: str
     value: float
@@ -35,16 +33,8 @@ class Goal:
         return f"{mark}  {self.value:6.3f} {sign} {self.limit:.2f}  {self.text}"
 
 
-def load(path: Path) -> list[Row]:
-    """The rows of a file."""
-    return [
-        Row(**{**row, "quantiles": tuple(row["quantiles"])})
-        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    ]
-
-
 def goals(rows: Iterable[Row]) -> list[Goal]:
-    """The goals that these rows can decide; goals that were not measured are left out."""
+    """The goals that these rows measure, each with its value."""
     rows = list(rows)
     made = []
     for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
@@ -91,7 +81,7 @@ def _layer_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
 
 
 def factors(rows: Iterable[Row]) -> list[str]:
-    """How many times stock eager's time each method takes: least and most over sizes from SMALLEST on."""
+    """A line for each method: the least and most times stock eager's time, over sizes from SMALLEST on."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         if row.unit == "ratio of times" and row.size.get("n", SMALLEST) >= SMALLEST:
@@ -128,7 +118,7 @@ def block(rows: Sequence[Row]) -> str:
 
 
 def _kept(rows: Sequence[Row]) -> list[str]:
-    """The bytes that forward leaves, where they were measured, and the expected ones."""
+    """Lines of the bytes that forward keeps, if measured, beside the expected bytes."""
     kept: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.mode == "kept":

@@ -1,1 +1,1 @@
-"""Plans for a budget of memory, beside uniform bits, GACT's rule and computing again."""
+"""Plans for a memory budget beside uniform bits, GACT's rule and checkpoints: `python -m benchmarks.planning`."""

@@ -44,39 +44,39 @@ ACCOUNTING, ALLOCATOR, TIME = "accounting", "allocator", "time"
 
 
 class Bench:
-    """What is measured, at which sizes."""
+    """The sizes, seeds and rounds that are measured."""
 
     def __init__(self, sizes: dict[str, Size], timed: dict[str, Size], seeds: int, runs: int) -> None:
         self.sizes, self.timed, self.seeds, self.runs = sizes, timed, seeds, runs
 
     def errors(self, name: str, compiled: bool = False) -> list[Row]:
-        """At equal bytes, over all seeds."""
+        """Rows of the errors at equal bytes, over all seeds."""
         size = self.sizes[name]
         case = build(name, size, 0)
         task = kind_of(compiled)(case.module, case.batches[0])
         step, stock = task.step(()), task.stock.kept
-        found: dict[tuple[str, str, str], list[float]] = {}
+        values_of: dict[tuple[str, str, str], list[float]] = {}
         for seed in range(self.seeds):
             for key, value in errors.of_seed(build(name, size, seed), step, stock, compiled).items():
-                found.setdefault(key, []).append(value)
+                values_of.setdefault(key, []).append(value)
             gc.collect()
         base = _base(name, size)
         return [
             Row(mode=mode, implementation=way, unit=unit, **base, **summary(values))
-            for (mode, way, unit), values in found.items()
+            for (mode, way, unit), values in values_of.items()
         ]
 
     def bytes(self, name: str) -> list[Row]:
-        """By accounting."""
+        """Rows of bytes by accounting."""
         size = self.sizes[name]
         return _rows(_base(name, size), ACCOUNTING, steps.counted(name, size))
 
     def times(self, name: str) -> list[Row]:
-        """By the allocator and the clock."""
+        """Rows of bytes by the allocator, and of times."""
         size, base = self.timed[name], _base(name, self.timed[name])
-        wanted = steps.TIMED_WAYS if can_compile(CPU) else steps.TIMED_WAYS[:-1]
+        ways = steps.TIMED_WAYS if can_compile(CPU) else steps.TIMED_WAYS[:-1]
         plan = steps.plan_of(name, size)
-        made = {way: steps.loss(name, size, way, plan) for way in wanted}
+        made = {way: steps.loss(name, size, way, plan) for way in ways}
         rows = _rows(base, ALLOCATOR, steps.allocated(made, plan))
         return rows + ratio_rows({**base, "mode": TIME}, steps.timed(made, self.runs), steps.STOCK)
 
@@ -93,7 +93,7 @@ def _rows(base: dict[str, Any], mode: str, values: steps.Values) -> list[Row]:
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     name = rows[0].what
     if rows[0].mode == ACCOUNTING:
         peaks = (f"{row.implementation} {row.median / 2**20:.2f}" for row in rows if row.unit == steps.PEAK)

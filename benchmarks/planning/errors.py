@@ -1,8 +1,7 @@
-"""The gradient's error by a plan, by uniform bits and by GACT's rule, where all keep equally few bytes: of a network in
-eager mode, or compiled.
+"""The gradient's error by a plan, by uniform bits and by GACT's rule in as few bytes, in eager mode or compiled.
 
-Of one network, three batches are drawn: one to plan by, one to check plans by as `make_plan` does, and one on which no
-choice was made, for the errors.
+A network gets three batches: one to plan with, one to check plans with as `make_plan` does, and one held out for the
+errors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from kernels.planning.observe import Step
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from kernels.planning.solve import Limits, Solution, error_of, everywhere, solve, widest
 
-LESS = (12, 8, 5, 3)  # times less than stock
+LESS = (12, 8, 5, 3)  # times fewer bytes than stock
 PLAN, UNIFORM, BETWEEN, GACT = "plan", "uniform", "uniform, interpolated", "GACT"
 RIVALS = (UNIFORM, BETWEEN, GACT)
 ERROR, PREDICTED, RATIO, KEPT, BITS = "error of the gradient", "predicted error", "ratio of errors", "B kept", "bits"
@@ -34,37 +33,37 @@ Values = dict[tuple[str, str, str], float]  # by mode, implementation and unit
 
 
 class Draws(Gradients):
-    """Gradients by codes with random roundings, other ones in each."""
+    """Gradients by codes with random roundings, drawn again for each."""
 
     def variance(self, bits: Bits) -> float:
-        """Of the gradient, by two draws, relative to the square of its length."""
+        """The gradient's variance by two draws, relative to its squared length."""
         pairs = zip(self._gradient(bits), self._gradient(bits), strict=True)
         apart = sum(float((a - b).double().square().sum()) for a, b in pairs if a is not None and b is not None)
         return apart / 2 / self._norm if self._norm else 0.0
 
 
 class CompiledDraws(Draws, CompiledGradients):
-    """Likewise, of the network compiled."""
+    """`Draws` for the compiled network."""
 
 
 @contextmanager
 def gradients(case: Case, call: Call, kind: type[Gradients] = Gradients, rounding: str = "nearest") -> Iterator[Any]:
-    """Of a batch; the network is afterwards as it was."""
+    """A context with the gradients of a batch; the network is restored afterwards."""
     with on_copies(case.module), torch.compiler.set_stance("force_eager"):
         yield kind(case.module, *call, None, Trials(rounding))
 
 
 def of_seed(case: Case, step: Step, stock: int, compiled: bool = False) -> Values:
-    """All errors of one drawn network.
+    """All errors of the network of one seed.
 
     Parameters
     ----------
     case
         The network and three batches.
     step
-        What a step with a batch saves.
+        The tensors that a step saves.
     stock
-        Bytes that it keeps as it is, in eager mode.
+        Bytes that the unconverted network saves in eager mode.
     compiled
         Whether the network is compiled.
     """
@@ -77,7 +76,7 @@ def of_seed(case: Case, step: Step, stock: int, compiled: bool = False) -> Value
         sensitive = gact.sensitivities(drawn.variance, names, WIDTHS[0])
     limits = {times: Limits(kept=stock // times) for times in LESS}
     limits = {times: limit for times, limit in limits.items() if limit.hold(step, everywhere(step, WIDTHS[0]))}
-    found: Values = {}
+    values: Values = {}
     with gradients(case, to_check, measured) as checking:
         plans = {times: _checked(checking, step, alone, limit) for times, limit in limits.items()}
     with gradients(case, held_out, measured) as held:
@@ -85,12 +84,12 @@ def of_seed(case: Case, step: Step, stock: int, compiled: bool = False) -> Value
         for times, limit in limits.items():
             mode = f"{times} × less" + COMPILED * compiled
             narrowed = _narrowed(step, sensitive, limit)
-            found |= _at(mode, held, step, limit, plans[times], points, narrowed)
-    return found
+            values |= _at(mode, held, step, limit, plans[times], points, narrowed)
+    return values
 
 
 def _checked(checking: Gradients, step: Step, alone: SiteErrors, limit: Limits) -> tuple[Solution, bool]:
-    """The plan, and whether it was mended to uniform bits, as `make_plan` does it."""
+    """The plan, and whether uniform bits replaced it, as in `make_plan`."""
     plan, uniform = solve(step, alone, limit), widest(step, limit)
     if checking.error(plan.bits) <= checking.error(uniform):
         return plan, False
@@ -98,7 +97,7 @@ def _checked(checking: Gradients, step: Step, alone: SiteErrors, limit: Limits) 
 
 
 def _points(held: Gradients, step: Step, names: Sequence[str]) -> list[tuple[int, float]]:
-    """Bytes and errors of uniform bits, and of none."""
+    """Bytes and errors of each width of uniform bits, and last of whole tensors."""
     every = [dict.fromkeys(names, bits) for bits in (*WIDTHS, None)]
     return [(step.kept_with(bits), held.error(bits) ** 0.5) for bits in every]
 
@@ -119,7 +118,7 @@ def _at(
     points: Sequence[tuple[int, float]],
     narrowed: Bits,
 ) -> Values:
-    """Of one budget."""
+    """The errors, bytes and ratios for one budget."""
     solution, mended = plan
     uniform = widest(step, limit)
     width = next(bits for bits in uniform.values() if bits is not None)
@@ -137,17 +136,17 @@ def _at(
 
 
 def interpolated(points: Sequence[tuple[int, float]], count: int) -> float:
-    """The error of uniform codes at a number of bytes between those of two widths, its logarithm linear in bytes.
+    """The error of uniform codes at any number of bytes; between two widths its logarithm is linear in bytes.
 
-    Between the widest codes and none at all, whose error is 0, the square is linear: as if a share of all tensors, of
-    whichever kind, were whole.
+    Between the widest codes and whole tensors, whose error is 0, its square is linear, as if a share of all tensors
+    were whole.
 
     Parameters
     ----------
     points
-        Bytes and errors of all widths, from the fewest bytes, and last those of whole tensors.
+        Bytes and errors of all widths in ascending order, and last of whole tensors.
     count
-        Bytes, not fewer than the fewest.
+        Bytes, at least those of the narrowest width.
     """
     for (low, error), (high, less) in pairwise(points):
         if count < high:

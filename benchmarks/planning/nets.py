@@ -1,4 +1,4 @@
-"""The networks of `benchmarks.planning`: small ones of seven kinds, their weights and samples drawn by a seed."""
+"""The networks of `benchmarks.planning`: seven kinds of small networks; a seed determines weights and samples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from kernels.memory.making import imported
 from kernels.planning.batches import Call
 
 CPU = torch.device("cpu")
-BATCHES = 3  # to plan by, to check the plan by, and to measure errors on
+BATCHES = 3  # to plan with, to check the plan with, and to measure errors on
 CNNS = {"ResNet": "resnet18", "EfficientNet": "efficientnet-b0"}
 OF_CNNS = ("ResNetBasicLayer", "EfficientNetBlock")
 EXPERTS, EXPERTS_OF_TOKEN, LOOP = 4, 2, "actfit_loop"
@@ -26,20 +26,20 @@ SMALL = {
     **{"BERT": _TEXT, "GPT-2": _TEXT, "ViT": _IMAGES, "Llama": _TEXT, "Mixtral": _TEXT},
     **{"ResNet": Size(8, 4, 64, 32), "EfficientNet": Size(16, 4, 64, 32)},  # widths: channels of the first layer
 }
-# Those of which steps are timed, and the allocator's bytes are measured: large enough that operations take the time.
+# Networks whose steps are timed and measured by the allocator: so large that operations take most of the time.
 TIMED = {"BERT": Size(4, 16, 256, 256), "ResNet": Size(8, 16, 96, 64)}
 TINY = {"BERT": Size(2, 2, 64, 64), "ResNet": Size(8, 8, 64, 16)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network and batches of samples, each of which it can be called with."""
+    """A network, and batches of arguments for it."""
 
     module: nn.Module
     batches: list[Call]
 
     def net(self) -> Net:
-        """With the first batch, as the ways of `benchmarks.compression` take it."""
+        """The network with its first batch, for `benchmarks.compression.ways`."""
         return Net(self.module, list(blocks(self.module)), *self.batches[0])
 
 
@@ -57,7 +57,7 @@ def build(name: str, size: Size, seed: int, batches: int = BATCHES) -> Case:
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Those that are repeated, and checkpointed."""
+    """The repeated blocks, which checkpointing computes again."""
     return (part for part in module.modules() if type(part).__name__.endswith((*BLOCKS, *OF_CNNS)))
 
 
@@ -75,7 +75,9 @@ def _cnn(name: str, size: Size) -> tuple[nn.Module, Call]:
     else:
         values |= {"embedding_size": size.width, "hidden_sizes": [size.width * 2**stage for stage in range(4)]}
     module, args, kwargs = zoo.build(name, batch=size.batch, dtype=torch.float32, **values)
-    for part in module.modules():  # transformers draws EfficientNet's so small that nothing of an image reaches its end
+    for (
+        part
+    ) in module.modules():  # with transformers' tiny weights, EfficientNet's output would hardly depend on the image
         if isinstance(part, nn.Conv2d | nn.BatchNorm2d | nn.Linear):
             part.reset_parameters()
     return module, Call(args, kwargs)
@@ -85,24 +87,24 @@ def _mixtral(size: Size) -> tuple[nn.Module, Call]:
     imported("transformers.integrations.moe", "ALL_EXPERTS_FUNCTIONS").register(LOOP, _in_turn)
     kind = imported("transformers", "MixtralModel")
     config = kind.config_class(
-        vocab_size=models.WORDS,
+        vocab_size=models.VOCABULARY,
         hidden_size=size.width,
         intermediate_size=2 * size.width,
         num_hidden_layers=size.layers,
-        num_attention_heads=models.HEADS,
-        num_key_value_heads=models.HEADS // 2,
+        num_attention_heads=models.MIN_HEADS,
+        num_key_value_heads=models.MIN_HEADS // 2,
         num_local_experts=EXPERTS,
         num_experts_per_tok=EXPERTS_OF_TOKEN,
         max_position_embeddings=size.length,
         use_cache=False,
     )
     config._experts_implementation = LOOP
-    tokens = torch.randint(2, models.WORDS, (size.batch, size.length))
+    tokens = torch.randint(2, models.VOCABULARY, (size.batch, size.length))
     return kind._from_config(config), Call((), {"input_ids": tokens})
 
 
 def _in_turn(experts: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-    """Tokens sorted by expert, as transformers' "grouped_mm" has them, by its operation that runs on fakes in float32.
+    """Experts on tokens sorted by expert, as by transformers' "grouped_mm", but with an operation that runs on fakes.
 
     Parameters
     ----------

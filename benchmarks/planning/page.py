@@ -1,4 +1,4 @@
-"""The section of `docs/performance.md` that is made from the rows of `benchmarks.planning`."""
+"""The section of `docs/performance.md` made from the rows of `benchmarks.planning`."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -26,18 +26,18 @@ from kernels.methods.planned import WIDTHS
 
 MODES = [f"{times} × less" for times in LESS]
 ACCURACY = f"{PREDICTED} / {ERROR}"
-Found = dict[tuple[str, str], dict[str, Any]]  # rows by implementation and unit
+RowOf = dict[tuple[str, str], dict[str, Any]]  # rows by implementation and unit
 
 
 def section() -> str:
-    """Errors, peaks, and bytes with times, of each device."""
+    """Tables of errors, peaks, and bytes with times, for each device."""
     lines: list[str] = []
     for rows in read("planning").values():
         lines += [*_errors(rows, MODES), *_compiled(rows), *_peaks(rows), *_times(rows)]
     return "\n".join(lines[1:]) + "\n" if lines else "No rows yet.\n"
 
 
-def _found(rows: Rows) -> Found:
+def _indexed(rows: Rows) -> RowOf:
     return {(row["implementation"], row["unit"]): row for row in rows}
 
 
@@ -48,7 +48,7 @@ def _errors(rows: Rows, modes: Sequence[str]) -> Iterator[str]:
     cells = []
     for mode in modes:
         for (_, name), of_case in ((key, value) for key, value in of_modes.items() if key[0] == mode):
-            cells.append([mode, name, *_case(_found(of_case))])
+            cells.append([mode, name, *_case(_indexed(of_case))])
     head = ["kept", "", "plan", "predicted", "uniform", BETWEEN, GACT, *(f"{way} ÷ plan" for way in RIVALS)]
     yield from ("", *table(head, cells), "")
     runs = max(row["runs"] for row in rows if row["unit"] == ERROR)
@@ -70,19 +70,19 @@ def _compiled(rows: Rows) -> Iterator[str]:
         yield from table_of
 
 
-def _case(found: Found) -> list[str]:
+def _case(row_of: RowOf) -> list[str]:
     def percent(way: str, unit: str = ERROR) -> str:
-        return f"{100 * found[way, unit]['median']:.2g} %"
+        return f"{100 * row_of[way, unit]['median']:.2g} %"
 
-    bits = f" ({found[UNIFORM, BITS]['median']:.0f} bits)"
-    ratios = [spread(found.get((f"{way} / {PLAN}", RATIO))) for way in RIVALS]
+    bits = f" ({row_of[UNIFORM, BITS]['median']:.0f} bits)"
+    ratios = [spread(row_of.get((f"{way} / {PLAN}", RATIO))) for way in RIVALS]
     return [percent(PLAN), percent(PLAN, PREDICTED), percent(UNIFORM) + bits, percent(BETWEEN), percent(GACT), *ratios]
 
 
 def _summary(rows: Rows) -> str:
-    """What the goals are held against; apart, where rivals have a choice of widths and where they are at their widest.
+    """Sentences on the ratios that the goals are about; separate ones for budgets at which rivals are at their widest.
 
-    At its widest a rival has bytes to spare, and what is seen is only that a plan may keep tensors whole.
+    There a rival has bytes to spare, and the ratio shows only that a plan may save tensors whole.
     """
     widths = {(row["mode"], row["what"]): row["median"] for row in rows if row["unit"] == BITS}
 
@@ -118,12 +118,12 @@ def _spread(ratios: Rows) -> str:
 def _peaks(rows: Rows) -> Iterator[str]:
     cells, smaller = [], 0
     for (name,), of_net in by((row for row in rows if row["mode"] == "accounting"), "what").items():
-        found = _found(of_net)
-        peaks = [found[way, steps.PEAK]["median"] for way in (steps.STOCK, steps.BUDGET, steps.PLAN, steps.CHECKPOINT)]
-        kept = [found[way, steps.KEPT]["median"] for way in (steps.STOCK, steps.PLAN, steps.CHECKPOINT)]
+        row_of = _indexed(of_net)
+        peaks = [row_of[way, steps.PEAK]["median"] for way in (steps.STOCK, steps.BUDGET, steps.PLAN, steps.CHECKPOINT)]
+        kept = [row_of[way, steps.KEPT]["median"] for way in (steps.STOCK, steps.PLAN, steps.CHECKPOINT)]
         smaller += peaks[3] < peaks[2]
         held = "yes" if peaks[2] <= peaks[1] else "**no**"
-        seconds = f"{found[steps.PLAN, steps.SECONDS]['median']:.1f}"
+        seconds = f"{row_of[steps.PLAN, steps.SECONDS]['median']:.1f}"
         cells.append([name, *map(size, map(int, peaks)), held, *map(size, map(int, kept)), seconds])
     if cells:
         head = ["", "peak", "budget", "peak by plan", "by checkpoint", "held", "kept", "by plan", "by checkpoint"]
@@ -137,15 +137,15 @@ def _peaks(rows: Rows) -> Iterator[str]:
 def _times(rows: Rows) -> Iterator[str]:
     timed = by((row for row in rows if row["mode"] == "time"), "what")
     for (name,), of_net in by((row for row in rows if row["mode"] == "allocator"), "what").items():
-        found, ratios = _found(of_net), _found(timed.get((name,), []))
+        row_of, ratios = _indexed(of_net), _indexed(timed.get((name,), []))
         cells = []
-        for way in (way for way in steps.TIMED_WAYS if (way, steps.PEAK) in found):
+        for way in (way for way in steps.TIMED_WAYS if (way, steps.PEAK) in row_of):
             ratio = ratios.get((f"{way} / {steps.STOCK}", "ratio of times"))
-            bytes = (size(int(found[way, unit]["median"])) for unit in (steps.KEPT, steps.PEAK))
+            bytes = (size(int(row_of[way, unit]["median"])) for unit in (steps.KEPT, steps.PEAK))
             cells.append([way, *bytes, "1" if way == steps.STOCK else spread(ratio)])
         shape = of_net[0]["size"]
-        budget = size(int(found[steps.BUDGET, KEPT]["median"]))
-        peak = size(int(found[steps.PREDICTED, steps.PEAK]["median"]))
+        budget = size(int(row_of[steps.BUDGET, KEPT]["median"]))
+        peak = size(int(row_of[steps.PREDICTED, steps.PEAK]["median"]))
         yield from ("", f"{name}, inputs {shape['batch']} × {shape['length']}, with a budget of {budget} kept:", "")
         yield from table(["", "kept", "peak", "time, × stock"], cells)
         yield from ("", f"By the process's allocator, on {place(of_net[0])}. The plan predicted {peak} at the peak.")

@@ -25,14 +25,14 @@ from kernels.planning.solve import everywhere
 STOCK, PLAN, UNIFORM, CHECKPOINT, BUDGET = "stock", "plan", "uniform", "checkpoint", "budget"
 COMPILED = "compiled with budget 0.1"
 TIMED_WAYS = (STOCK, PLAN, UNIFORM, CHECKPOINT, COMPILED)
-SHARE = 0.2  # of what stock keeps: the budget where steps are timed
+SHARE = 0.2  # of the bytes that stock saves: the budget of timed steps
 PREDICTED = "plan, predicted"
 KEPT, PEAK, SECONDS = "B kept", "B at the peak", "s"
 Values = dict[tuple[str, str], float]  # by implementation and unit
 
 
 def counted(name: str, size: Size) -> Values:
-    """Bytes by accounting, where the budget is the middle between stock's peak and the least that there can be."""
+    """Bytes by accounting; the budget is midway between stock's peak and the least possible one."""
     case = build(name, size, 0, 2)
     call = case.batches[0]
     step = observe(case.module, *call)
@@ -45,18 +45,18 @@ def counted(name: str, size: Size) -> Values:
     report = convert(case.module, plan=plan)
     planned = trial(case.module, *call).total, peak_bytes(case.module, *call.args, **call.kwargs)
     report.revert()
-    found: Values = {(BUDGET, PEAK): budget, (PLAN, SECONDS): seconds, (PREDICTED, PEAK): plan.planned.peak}
+    values: Values = {(BUDGET, PEAK): budget, (PLAN, SECONDS): seconds, (PREDICTED, PEAK): plan.planned.peak}
     for way, (of_kept, of_peak) in {
         STOCK: (kept, peak),
         PLAN: planned,
         CHECKPOINT: checkpointed(case.module, call),
     }.items():
-        found |= {(way, KEPT): of_kept, (way, PEAK): of_peak}
-    return found
+        values |= {(way, KEPT): of_kept, (way, PEAK): of_peak}
+    return values
 
 
 def checkpointed(module: nn.Module, call: Call) -> tuple[int, int]:
-    """Bytes kept for backward and at the peak, where each block is checkpointed; of a copy."""
+    """Bytes kept for backward and at the peak with each block checkpointed, measured on a copy."""
     living, kept = Living(), list[int]()
 
     run_step(
@@ -75,24 +75,24 @@ def _inputs(call: Call) -> Any:
 
 
 def allocated(given: Mapping[str, Callable[[], Tensor]], plan: Plan) -> Values:
-    """Bytes by the allocator, over what is there before a step, by the loss of each way."""
-    found: Values = {(BUDGET, KEPT): SHARE * plan.stock.kept, (PREDICTED, PEAK): plan.planned.peak}
+    """Bytes by the allocator, above those before a step. given: the loss of each way."""
+    values: Values = {(BUDGET, KEPT): SHARE * plan.stock.kept, (PREDICTED, PEAK): plan.planned.peak}
     for way, run in given.items():
         with ways.settings_of(way):
-            run().backward()  # compiled here; and from now on gradients are there
+            run().backward()  # compiles, and allocates the gradients
             bytes = measured(run, CPU)
-        found |= {(way, KEPT): bytes.kept, (way, PEAK): bytes.peak}
-    return found
+        values |= {(way, KEPT): bytes.kept, (way, PEAK): bytes.peak}
+    return values
 
 
 def plan_of(name: str, size: Size) -> Plan:
-    """For SHARE of what stock keeps."""
+    """The plan for SHARE of the bytes that stock saves."""
     case = build(name, size, 0, 1)
     return make_plan(case.module, _inputs(case.batches[0]), SHARE)
 
 
 def loss(name: str, size: Size, way: str, plan: Plan) -> Callable[[], Tensor]:
-    """Forward up to the loss in one way, of a network of its own."""
+    """Forward up to the loss in one way, as a function with a network of its own."""
     net = build(name, size, 0, 1).net()
     if way == PLAN:
         convert(net.module, plan=plan)
@@ -102,7 +102,7 @@ def loss(name: str, size: Size, way: str, plan: Plan) -> Callable[[], Tensor]:
 
 
 def timed(given: Mapping[str, Callable[[], Tensor]], runs: int) -> dict[str, list[float]]:
-    """Seconds of forward and backward in rounds in which all take turns."""
+    """Seconds of forward and backward, in rounds in which all ways take turns."""
 
     def step(way: str) -> None:
         with ways.settings_of(way):

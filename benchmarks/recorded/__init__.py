@@ -1,4 +1,4 @@
-"""Few-bit tables fitted to what a network feeds its activations, beside the usual ones: the error of the gradient."""
+"""Gradient errors of few-bit tables fitted to a network's recorded inputs, and of the usual tables."""
 
-# Batches whose gradients are compared. Here, since reports are made where what the study needs may be missing.
+# Batches whose gradients are compared. Here, as reports must work without the study's packages.
 JUDGED = 8

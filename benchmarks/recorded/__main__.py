@@ -45,16 +45,16 @@ PROG = "recorded"
 BITS = (1, 2, 3, 4)
 SEEDS, MOST_SEEDS = 2, 100
 
-Place = tuple[str, str, str, tuple[tuple[str, int], ...]]  # what, unit, implementation, size: where seeds come together
+Place = tuple[str, str, str, tuple[tuple[str, int], ...]]  # what, unit, implementation, size: a row without its seeds
 
 
 def sources(
-    found: Sequence[Stage], used: Stage, bits: int, folder: Path
+    stages: Sequence[Stage], used: Stage, bits: int, folder: Path
 ) -> Iterator[tuple[str, dict[str, int], Tables | None]]:
-    """Implementation, the steps done where inputs were recorded, and the tables."""
+    """Yield implementation, the steps done when inputs were recorded, and the tables."""
     yield "uniform", {}, None
     yield "normal", {}, {"": study.usual_table(bits, folder)}
-    for stage in found:
+    for stage in stages:
         yield "recorded", {"recorded": stage.steps}, study.recorded_tables(stage, bits, folder)
         yield "level", {"recorded": stage.steps}, study.recorded_tables(stage, bits, folder, level=True)
         if stage is used:
@@ -62,15 +62,15 @@ def sources(
 
 
 def of_seed(settings: Settings, seed: int, widths: Sequence[int]) -> Iterator[tuple[Place, list[float]]]:
-    """The numbers of one training."""
-    found = study.stages(settings, seed)
+    """Yield the numbers of one training."""
+    stages = study.stages(settings, seed)
     with tempfile.TemporaryDirectory() as folder:
-        for stage in found:
+        for stage in stages:
             used = {"used": stage.steps}
             yield ("recorded inputs", "rms", "stock", tuple(used.items())), [stage.size()]
             exact = study.stock_gradients(settings, stage, seed)
             for bits in widths:
-                for name, when, tables in sources(found, stage, bits, Path(folder)):
+                for name, when, tables in sources(stages, stage, bits, Path(folder)):
                     size = tuple({"bits": bits, **used, **when}.items())
                     rms, slope = study.derivative_errors(stage, bits, tables)
                     yield ("recorded derivative", "rms", name, size), [rms]
@@ -109,10 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = usual if options.seeds is None else whole("seeds", options.seeds, MOST_SEEDS)
     out = output(options.out)
     size, widths = ("quick", BITS[1:2]) if options.quick else ("small", BITS)
-    found: list[Row] = []
+    measured: list[Row] = []
     for task in tasks:
-        found += rows(jobs.settings(task, size, "cpu", options.threads, False), seeds, widths)
-    record([("recorded", found)], out, options.quick, partial=options.task is not None)
+        measured += rows(jobs.settings(task, size, "cpu", options.threads, False), seeds, widths)
+    record([("recorded", measured)], out, options.quick, partial=options.task is not None)
     return command.GOOD
 
 

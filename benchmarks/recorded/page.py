@@ -1,4 +1,4 @@
-"""The tables that `benchmarks.report` makes of its rows, for docs/fewbit.md."""
+"""The tables of the rows of `benchmarks.recorded` for docs/fewbit.md."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from benchmarks.recorded import JUDGED
 
 TASKS = {"text": "GPT on the text", "vit": "ViT on the digits"}
 BASE = "uniform"
-Line = tuple[str, str, int | None]  # label, implementation, steps done where inputs were recorded
+Line = tuple[str, str, int | None]  # label, implementation, steps done when inputs were recorded
 
 
 def section() -> str:
-    """Of each task: the errors of the gradient, and of f', by each table at each stage."""
+    """For each task: the errors of the gradient and of f', by each table at each stage."""
     lines: list[str] = []
     for device, rows in read("recorded").items():
         runs = next(row["runs"] for row in rows if row["what"] == "recorded inputs")
@@ -30,17 +30,17 @@ def section() -> str:
 
 
 def _gradients(rows: Rows, name: str) -> list[str]:
-    found = _medians(rows, "recorded gradient", "of the gradient")
-    stages, widths = _stages(rows), sorted({bits for *_, bits in found})
+    errors = _medians(rows, "recorded gradient", "of the gradient")
+    stages, widths = _stages(rows), sorted({bits for *_, bits in errors})
     cells = []
     for used, size in stages.items():
         for label, implementation, recorded in _lines(used, list(stages)):
-            own = [found[implementation, recorded, used, bits] for bits in widths]
-            usual = [found[BASE, None, used, bits] for bits in widths]
+            own = [errors[implementation, recorded, used, bits] for bits in widths]
+            usual = [errors[BASE, None, used, bits] for bits in widths]
             stage = f"{used} steps; x of size {size:.2f}" if implementation == BASE else ""
             shown = [_cell(mine, base, implementation) for mine, base in zip(own, usual, strict=True)]
             cells.append([stage, label, *shown])
-    return table([f"{name}, used after", "tables", *_heads(widths)], cells)
+    return table([f"{name}, used after", "tables", *_bit_titles(widths)], cells)
 
 
 def _derivatives(rows: Rows, name: str) -> list[str]:
@@ -52,16 +52,16 @@ def _derivatives(rows: Rows, name: str) -> list[str]:
             keys = [(implementation, recorded, used, bits) for bits in widths]
             stage = f"{used} steps" if implementation == BASE else ""
             cells.append([stage, label, *(f"{errors[key]:.2g}, {slopes[key]:+z.3f}" for key in keys)])
-    return table([f"{name}, used after", "tables", *_heads(widths)], cells)
+    return table([f"{name}, used after", "tables", *_bit_titles(widths)], cells)
 
 
 def _stages(rows: Rows) -> dict[int, float]:
-    """The size of inputs, by the steps done."""
+    """The root mean square of the inputs, by the steps done."""
     return {row["size"]["used"]: row["median"] for row in rows if row["what"] == "recorded inputs"}
 
 
 def _medians(rows: Rows, what: str, unit: str) -> dict[tuple[str, int | None, int, int], float]:
-    """By implementation, steps done where inputs were recorded and where the tables are used, and bits."""
+    """Medians by implementation, steps done when inputs were recorded and when the tables are used, and bits."""
     return {_key(row): row["median"] for row in rows if (row["what"], row["unit"]) == (what, unit)}
 
 
@@ -83,7 +83,7 @@ def _lines(used: int, stages: list[int]) -> list[Line]:
     ]
 
 
-def _heads(widths: list[int]) -> list[str]:
+def _bit_titles(widths: list[int]) -> list[str]:
     return [f"{bits} bit{'s' * (bits > 1)}" for bits in widths]
 
 

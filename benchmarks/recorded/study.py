@@ -1,4 +1,4 @@
-"""A training whose activations' inputs are recorded on the way, tables of them, and the errors of their gradients."""
+"""Trainings whose activations' inputs are recorded, few-bit tables of them, and the gradient errors of the tables."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -29,25 +29,25 @@ from kernels.record import Histogram, recorded
 FUNCTION = "gelu"
 EARLY = 100  # steps
 RECORDED = 8  # batches that a histogram counts
-SAMPLES = 1 << 12  # that stand for a histogram
-OTHERS = {"recorded": 2_000_003, "judged": 1_000_003}  # added to the seed: batches that the training did not see so
+SAMPLES = 1 << 12  # that represent a histogram
+OTHERS = {"recorded": 2_000_003, "judged": 1_000_003}  # added to the seed, for batches that differ from the training's
 
-Tables = Mapping[str, str | Path]  # by the names of sites; a single "" for all of them
+Tables = Mapping[str, str | Path]  # by the name of the site; "" for all sites
 Gradient = list[Tensor]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A network after so many steps.
+    """A network after some steps of training.
 
     Attributes
     ----------
     steps
-        Done.
+        Steps done.
     model
         A copy, with stock's activations.
     histograms
-        Of what each activation is given, by the names of their modules.
+        Of each activation's inputs, by the name of its module.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class Stage:
     histograms: dict[str, Histogram]
 
     def together(self) -> Histogram:
-        """Of all activations."""
+        """The sum of all histograms."""
         return reduce(add, self.histograms.values())
 
     def size(self) -> float:
@@ -65,16 +65,16 @@ class Stage:
 
 
 def stages(settings: Settings, seed: int) -> list[Stage]:
-    """The network after 0, EARLY and all steps of a training by stock."""
-    wanted = sorted({0, min(EARLY, settings.steps), settings.steps})
-    found = []
+    """The network after 0, EARLY and all steps of a training with stock activations."""
+    at_steps = sorted({0, min(EARLY, settings.steps), settings.steps})
+    result = []
     with conditions(settings):
         model, data = start(settings, STOCK, seed), of(settings)
         optimiser = optimiser_of(settings, model)
         batches = torch.Generator().manual_seed(seed)
         for step in range(settings.steps + 1):
-            if step in wanted:
-                found.append(_stage(settings, step, model, seed))
+            if step in at_steps:
+                result.append(_stage(settings, step, model, seed))
             if step == settings.steps:
                 break
             for group in optimiser.param_groups:
@@ -82,7 +82,7 @@ def stages(settings: Settings, seed: int) -> list[Stage]:
             optimiser.zero_grad(set_to_none=True)
             forward(settings, model, *data.batch(settings.batch, batches)).backward()
             optimiser.step()
-    return found
+    return result
 
 
 def _stage(settings: Settings, step: int, model: nn.Module, seed: int) -> Stage:
@@ -91,22 +91,22 @@ def _stage(settings: Settings, step: int, model: nn.Module, seed: int) -> Stage:
     with torch.no_grad(), recorded(model) as histograms:
         for _ in range(RECORDED):
             forward(settings, model, *of(settings).batch(settings.batch, batches))
-    return Stage(step, model, {name.removesuffix(f".{FUNCTION}"): one for name, one in histograms.items()})
+    return Stage(step, model, {name.removesuffix(f".{FUNCTION}"): histogram for name, histogram in histograms.items()})
 
 
 def usual_table(bits: int, folder: Path) -> Path:
-    """The table for N(0, 1), which every network could take without looking at anything."""
+    """The table for N(0, 1), which needs no recording."""
     return _written(fitted(bits), folder / f"normal-{bits}.json")
 
 
 def recorded_tables(stage: Stage, bits: int, folder: Path, level: bool = False) -> dict[str, Path]:
     """A table for each activation, from its own histogram. level: see `levelled`."""
-    found = {}
+    paths = {}
     for name, histogram in stage.histograms.items():
         path = folder / f"{name}-{stage.steps}-{bits}{'-level' * level}.json"
         made = fitted(bits, tuple(histogram.samples(SAMPLES)))
-        found[name] = _written(levelled(made) if level else made, path)
-    return found
+        paths[name] = _written(levelled(made) if level else made, path)
+    return paths
 
 
 def common_table(stage: Stage, bits: int, folder: Path) -> Path:
@@ -122,9 +122,9 @@ def fitted(bits: int, samples: tuple[float, ...] = ()) -> Fit:
 
 
 def levelled(made: Fit) -> Fit:
-    """The table of the same codes whose error d has no part that is constant or proportional to x.
+    """The table with levels moved so that its error d has no part that is constant or proportional to x.
 
-    Mean d and mean x d are 0. Of all such levels, those next to the best: each moves by a + b times its code's mean x.
+    Mean d and mean x d are 0. Of all such levels, the nearest: each moves by a + b times its code's mean x.
     """
     x = made.weight.samples
     if x is None:
@@ -144,8 +144,8 @@ def levelled(made: Fit) -> Fit:
 
 
 def derivative_errors(stage: Stage, bits: int, tables: Tables | None) -> tuple[float, float]:
-    """Of the error d of f' by the tables, over what is recorded at the stage: its root mean square, and mean x d / mean
-    x^2, the part of it that is proportional to x."""
+    """Of the tables' error d of f' over the stage's recorded inputs: the root mean square, and mean x d / mean x^2, the
+    slope of its part that is proportional to x."""
     missed, inputs = [], []
     for name, histogram in stage.histograms.items():
         path = None if tables is None else tables.get(name, tables.get(""))
@@ -165,7 +165,7 @@ def _written(made: Fit, path: Path) -> Path:
 
 
 def stock_gradients(settings: Settings, stage: Stage, seed: int) -> list[Gradient]:
-    """Of the batches that are judged."""
+    """Stock's gradients of the JUDGED batches."""
     with conditions(settings):
         return list(_gradients(settings, stage.model, seed))
 
@@ -173,16 +173,16 @@ def stock_gradients(settings: Settings, stage: Stage, seed: int) -> list[Gradien
 def errors(
     settings: Settings, stage: Stage, bits: int, tables: Tables | None, exact: list[Gradient], seed: int
 ) -> list[float]:
-    """|a - g| / |g| of each batch: g is the gradient of all weights together, a the one by tables.
+    """|a - g| / |g| of each batch: g is stock's gradient of all weights together, a the one by tables.
 
-    tables: None for the one that comes with the package.
+    tables: None for those of the package.
     """
     model = copy.deepcopy(stage.model)
     files = {name: tables.get(name, tables.get("")) for name in stage.histograms} if tables is not None else None
     convert(model, "fewbit", bits=bits, coefficients=files)
     with conditions(settings):
-        found = _gradients(settings, model, seed)
-        return [_distance(own, stock) for own, stock in zip(found, exact, strict=True)]
+        approximate = _gradients(settings, model, seed)
+        return [_distance(own, stock) for own, stock in zip(approximate, exact, strict=True)]
 
 
 def _gradients(settings: Settings, model: nn.Module, seed: int) -> Iterator[Gradient]:

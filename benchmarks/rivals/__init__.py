@@ -1,1 +1,1 @@
-"""Two blocks of a transformer by every rival, side by side: `python -m benchmarks.rivals`."""
+"""Blocks of a transformer by every rival, side by side: `python -m benchmarks.rivals`."""

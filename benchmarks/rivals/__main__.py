@@ -38,9 +38,9 @@ from kernels import KernelError, saved_bytes
 
 PROG = "rivals"
 WHATS = parsers.RIVAL_WHATS
-DTYPE = "bfloat16"  # but on a CPU, times are of float32, which it is made for
-COUNTED = (128, 64)  # tokens and width of what is counted
-JUDGED = (256, 64)  # and of what is held against float64
+DTYPE = "bfloat16"  # times on a CPU: float32, which CPUs are made for
+COUNTED = (128, 64)  # tokens and width if bytes are counted
+JUDGED = (256, 64)  # tokens and width if gradients are compared with float64
 TIMED = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}
 QUICK_TIMED = (64, 32)
 RUNS = {"cuda": 40, "cpu": 41}
@@ -49,7 +49,7 @@ MOST = {"tokens": 1 << 20, "width": 1 << 16}
 
 
 def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
-    """The block as its implementation runs it, once run; its input, and what comes back to its output."""
+    """The block as its implementation runs it, after one run; an input, and an upstream gradient."""
     torch.manual_seed(0)
     module = block.module().to(device, DTYPES[dtype])
     x, grad = (torch.randn(tokens, block.width).to(device, DTYPES[dtype]) for _ in range(2))
@@ -61,7 +61,7 @@ def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[n
 
 
 def counted(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
-    """What each block keeps, in units of its input."""
+    """Rows of the bytes that each block saves, in units of its input."""
     rows = []
     tokens, width = COUNTED
     for block in rivals.blocks(width):
@@ -75,13 +75,13 @@ def counted(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
 
 
 def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
-    """On a GPU: the allocator's bytes after forward, and the most during both passes, over what was there before."""
+    """On a GPU: rows of the allocator's bytes after forward, and of the most during both passes, above those before."""
     rows = []
     for tokens, width in TIMED["cuda"]:
         for block in rivals.blocks(width):
             torch.compiler.reset()
             runs, x, grad = made(block, tokens, DTYPE, rivals.device)
-            gc.collect()  # what `made` left in cycles would be freed while the block runs
+            gc.collect()  # else cyclic garbage of `made` is freed while the block runs
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -100,7 +100,7 @@ def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
 
 
 def accuracy(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
-    """How far each block's gradients are from the same block's in float64."""
+    """Rows of the error of each block's gradients against the same block in float64."""
     rows = []
     tokens, width = JUDGED
     for dtype in ("float32", DTYPE):
@@ -131,7 +131,7 @@ def speed(
     where: dict[str, Any],
     dtypes: Sequence[str] | None = None,
 ) -> Iterator[list[Row]]:
-    """Each kind of block's times."""
+    """Yield the rows of times of each kind of block."""
     for dtype in dtypes or [DTYPE if rivals.device.type == "cuda" else "float32"]:
         for tokens, width in sizes:
             for kind in rivals.kinds:
@@ -148,18 +148,18 @@ def _seconds(
     device: torch.device, blocks: Sequence[Block], tokens: int, dtype: str, repeats: int
 ) -> dict[str, dict[str, list[float]]]:
     """Seconds by mode and implementation."""
-    torch.compiler.reset()  # before any of them is made: they run side by side
+    torch.compiler.reset()  # before any of them is made: all run in turns
     clock, times = clock_of(device), {}
     ready = {block.implementation: made(block, tokens, dtype, device) for block in blocks}
     for mode in ("both", "forward"):
         calls = {name: _step(mode, *block) for name, block in ready.items()}
         times[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
-    # What is compiled may use again what backward has read: it cannot be run by itself, twice.
+    # Compiled code may overwrite what backward has read, so backward cannot run alone repeatedly.
     backward = {
         name: [whole - part for whole, part in zip(both, times["forward"][name], strict=True)]
         for name, both in times["both"].items()
     }
-    if min(min(seconds) for seconds in backward.values()) > 0:  # else rounds differ by more than it takes
+    if min(min(seconds) for seconds in backward.values()) > 0:  # else rounds differ by more than backward takes
         times["backward"] = backward
     return times
 
@@ -177,7 +177,7 @@ def _base(block: Block, tokens: int, dtype: str, where: dict[str, Any]) -> dict[
 
 
 def described(rows: Sequence[Row]) -> str:
-    """The result in a line, to be shown while the rest runs."""
+    """The result in a line, shown while the rest runs."""
     rows = [row for row in rows if row.mode == "both"]
     ratios = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
     return (
@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sizes(text: str | None) -> list[tuple[int, int]]:
-    """Tokens and widths; raises Misuse for another text."""
+    """Tokens and widths; raises Misuse if the text is something else."""
     sizes = []
     for word in [] if text is None else dict.fromkeys(text.split(",")):
         tokens, times, width = word.partition("x")

@@ -1,4 +1,4 @@
-"""The tables that `benchmarks.report` makes of the rivals' rows: for README, and all for docs/performance.md."""
+"""The tables of the rivals' rows: one for README, all for docs/performance.md."""
 
 from typing import Any
 
@@ -28,22 +28,22 @@ NAMES = {
     ACT_LINEAR: "**ours**, `ActLinear`",
 }
 ALLOCATED = "allocated"
-Found = dict[str, dict[str, Any]]  # rows by implementation
+RowsByName = dict[str, dict[str, Any]]  # rows by implementation
 
 
 def section() -> str:
-    """The MLP."""
+    """The table of the MLP."""
     return "\n".join([*_table(MLP), "", _note()]) + "\n"
 
 
 def every_section() -> str:
-    """All kinds of blocks."""
+    """The tables of all kinds of blocks."""
     kinds = [kind for (kind,) in by(of_any("rivals-memory"), "what")]
     return "\n".join([line for kind in kinds for line in (*_table(kind), "")] + [_note()]) + "\n"
 
 
 def _table(kind: str) -> list[str]:
-    """One kind of block: what is kept; of each device how far gradients are off, bytes and times."""
+    """One kind of block: bytes kept; for each device the gradient's error, the allocator's bytes and times."""
     kept = _by_name(of_any("rivals-memory", mode="counted"), kind)
     errors = {
         device: _by_name(rows, kind, mode=WEIGHT, dtype=DTYPE) for device, rows in read("rivals-accuracy").items()
@@ -67,7 +67,7 @@ def _table(kind: str) -> list[str]:
 
 
 def _timed() -> dict[str, Rows]:
-    """By device, times of both passes of the largest blocks; in DTYPE where there are any."""
+    """By device, rows of both passes of the largest blocks; only of DTYPE if there are any."""
     cells = {}
     for device, rows in read("rivals-speed", mode="both").items():
         usual = [row for row in rows if row["dtype"] == DTYPE]
@@ -75,12 +75,12 @@ def _timed() -> dict[str, Rows]:
     return cells
 
 
-def _by_name(rows: Rows, kind: str, **fields: str) -> Found:
+def _by_name(rows: Rows, kind: str, **fields: str) -> RowsByName:
     matching = (row for row in rows if row["what"] == kind and all(row[key] == value for key, value in fields.items()))
     return {row["implementation"]: row for row in matching}
 
 
-def _kept(kept: Found, name: str) -> list[str]:
+def _kept(kept: RowsByName, name: str) -> list[str]:
     if name not in kept:
         return ["–", "–"]
     less = 1 - kept[name]["median"] / kept[EAGER]["median"]

@@ -49,7 +49,7 @@ from benchmarks.training import page as training_page
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.jobs import SEEDS, TASKS, Job
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from benchmarks.training.runs import Settings
 from benchmarks.training.variants import EVERY, STOCK, VARIANTS_OF
 from kernels import KernelError
@@ -60,7 +60,7 @@ MOST = {"seeds": 1000, "steps": 1_000_000, "jobs": 256, "threads": 256}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What is trained, how often, and where the rows go."""
 
     settings: list[Settings]
@@ -71,7 +71,7 @@ class Plan:
     fresh: bool
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def workload(options: argparse.Namespace) -> Workload:
     """The options, checked; raises Misuse."""
     device = device_of(options.device).type
     size = "quick" if options.quick else one_of("size", options.size, ("small", "large"))
@@ -94,52 +94,52 @@ def plan(options: argparse.Namespace) -> Plan:
         training_jobs.settings(task, size, device, threads, options.amp, steps=steps, activation=activations.get(task))
         for task in tasks
     ]
-    return Plan(settings, variants, seeds, processes, out, options.fresh)
+    return Workload(settings, variants, seeds, processes, out, options.fresh)
 
 
 def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
     """The variants of each task, stock first; without --task, tasks that have none of --arms are left out."""
-    asked, found = names("arms", variants, EVERY[:-1]), {}
+    asked, of_tasks = names("arms", variants, EVERY[:-1]), {}
     for task in names("task", tasks, tuple(TASKS)):
         known = VARIANTS_OF[task]
         mine = [variant for variant in asked if variant in known]
         if mine:
-            found[task] = [STOCK, *(variant for variant in mine if variant != STOCK)]
+            of_tasks[task] = [STOCK, *(variant for variant in mine if variant != STOCK)]
         elif tasks is not None:
             raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {variants!r}")
-    return found
+    return of_tasks
 
 
-def train(todo: Plan) -> list[Row]:
+def train(work: Workload) -> list[TrainingRow]:
     """All rows, also those of the file, which is written after each job. Raises Misuse for rows of other settings."""
-    every = training_jobs.jobs(todo.settings, todo.variants, todo.seeds)
-    rows = {row.key: row for row in _kept(todo, every)}
+    every = training_jobs.jobs(work.settings, work.variants, work.seeds)
+    rows = {row.key: row for row in _kept(work, every)}
     missing = [job for job in every if not job.keys <= rows.keys()]
     if len(missing) < len(every):
         revisions = ", ".join(sorted({row.revision for row in rows.values()}))
         command.say(
             PROG, f"{len(every) - len(missing)} of {len(every)} trainings are taken from the file ({revisions})"
         )
-    found = training_jobs.done(missing, min(todo.processes, max(1, len(missing))))
-    for new in tqdm(found, total=len(missing), unit="training", disable=None):
+    finished = training_jobs.done(missing, min(work.processes, max(1, len(missing))))
+    for new in tqdm(finished, total=len(missing), unit="training", disable=None):
         rows |= {row.key: row for row in new}
-        if todo.out is not None and not command.is_device(todo.out):
-            training_rows.save(rows.values(), todo.out)
-    if todo.out is not None:
-        training_rows.save(rows.values(), todo.out)
+        if work.out is not None and not command.is_device(work.out):
+            training_rows.save(rows.values(), work.out)
+    if work.out is not None:
+        training_rows.save(rows.values(), work.out)
     return list(rows.values())
 
 
-def _kept(todo: Plan, every: Sequence[Job]) -> list[Row]:
+def _kept(work: Workload, every: Sequence[Job]) -> list[TrainingRow]:
     """The rows of the file that stay."""
-    rows = [] if todo.out is None else training_rows.load(todo.out)
-    strangers = training_jobs.others(rows, todo.settings)
-    if strangers and not todo.fresh:
+    rows = [] if work.out is None else training_rows.load(work.out)
+    strangers = training_jobs.others(rows, work.settings)
+    if strangers and not work.fresh:
         raise command.Misuse(
-            f"{todo.out} holds trainings of {strangers[0].task} with other settings; give another --out, or --fresh to"
+            f"{work.out} holds trainings of {strangers[0].task} with other settings; give another --out, or --fresh to"
             " replace them"
         )
-    again = {key for job in every for key in job.keys} if todo.fresh else set()
+    again = {key for job in every for key in job.keys} if work.fresh else set()
     return [row for row in rows if row not in strangers and row.key not in again]
 
 
@@ -149,14 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         print("wrote", *training_page.write())
         return command.GOOD
-    todo = plan(options)
-    if todo.settings[0].device == "cuda":
+    work = workload(options)
+    if work.settings[0].device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS gives the same bits with
-    rows = train(todo)
+    rows = train(work)
     print(training_page.summary(rows))
-    if todo.out is not None:
-        pictures = [] if command.is_device(todo.out) else training_plots.save(rows, todo.out)
-        print(f"\n{len(rows)} rows, wrote {todo.out}", *(f"and {path}" for path in pictures))
+    if work.out is not None:
+        pictures = [] if command.is_device(work.out) else training_plots.save(rows, work.out)
+        print(f"\n{len(rows)} rows, wrote {work.out}", *(f"and {path}" for path in pictures))
     return command.GOOD
 
 

@@ -1,4 +1,4 @@
-"""The picture of the nets of `benchmarks.training` whose layers keep few bits."""
+"""The picture of the nets of `benchmarks.training` whose layers save few bits."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.training import rows as kept
+from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import AS_TRAINED, Row
+from benchmarks.training.rows import AS_TRAINED, TrainingRow
 from benchmarks.training.variants import EVERY, FUSED, STOCK
 
 COLOURS = {"approx": "C0", "paper": "C2", "naive": "C3", "narrow": "C1"}
 
 
-def nets(rows: Sequence[Row]) -> Figure | None:
+def nets(rows: Sequence[TrainingRow]) -> Figure | None:
     """By net: losses of the batches while training, test errors of all seeds, and errors of gradients by layer."""
-    tasks = kept.nets(rows)
+    tasks = training_rows.nets(rows)
     if not tasks:
         return None
     figure = Figure(figsize=(4.0 * len(tasks), 10.0), layout="constrained")
@@ -37,16 +37,16 @@ def nets(rows: Sequence[Row]) -> Figure | None:
 
 
 def _style(variant: str) -> dict[str, Any]:
-    """One colour a method; 8 bits are dashed."""
+    """One colour for each method; 8 bits are dashed."""
     if variant == STOCK:
         return {"color": "black"}
     method, _, bits = variant.partition("-")
     return {"color": COLOURS[method], "linestyle": "--" if bits == "8" else "-"}
 
 
-def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
-    for variant, by_seed in kept.runs(rows, task).items():
-        points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
+def _losses(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
+    for variant, by_seed in training_rows.runs(rows, task).items():
+        points = list(zip(*(row.results["curve"] for row in by_seed.values()), strict=True))
         steps = [of_seeds[0][0] for of_seeds in points]
         values = [[float("nan") if point[1] is None else point[1] for point in of_seeds] for of_seeds in points]
         axes.semilogy(
@@ -55,9 +55,9 @@ def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
     axes.set_xlabel("steps")
 
 
-def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
+def _errors(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
     """A dot for each seed, a bar for the mean."""
-    errors = kept.errors(rows, task)
+    errors = training_rows.errors(rows, task)
     for place, (name, of_seeds) in enumerate(errors.items()):
         values = [value for value in of_seeds.values() if value is not None]
         colour = _style(name.removesuffix(AS_TRAINED))["color"]
@@ -70,8 +70,8 @@ def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
     axes.set_xlim(left=0)
 
 
-def _gradients(axes: Axes, rows: Sequence[Row], task: str) -> None:
-    by_variant = kept.gradients(rows, task, STATES[-1])
+def _gradients(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
+    by_variant = training_rows.gradients(rows, task, STATES[-1])
     if not by_variant:
         return
     layers = range(len(by_variant[NOISE]["layers"]))

@@ -1,6 +1,6 @@
-"""What `benchmarks.training` learns from: a text and handwritten digits, both at hand without a network.
+"""The data of `benchmarks.training`: a text and handwritten digits, both available offline.
 
-The text is that of Python's own help topics, so it depends on the version of Python: its digest goes with every row.
+The text is that of Python's help topics, so it depends on Python's version; every row stores its digest.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from coefficients.command import Misuse
 
 TRAINED = 0.9  # of the text, from its beginning; the rest is held out
 TEXTS = ("text", "gpt", "llama")  # tasks that learn the text
-EVERY = 4  # of each digit's images, in their order, one is held out
+EVERY = 4  # one in so many images of each digit is held out
 
 
 @dataclass(frozen=True)
 class Text:
-    """Characters as whole numbers, int64: `train` and `held_out`, both flat; `symbols` tells them apart."""
+    """Character codes, int64: `train` and `held_out`, both flat; `symbols[code]` is the character."""
 
     train: Tensor
     held_out: Tensor
@@ -31,12 +31,12 @@ class Text:
         return len(self.symbols)
 
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Windows that begin anywhere, [size, context], and the character that follows each of theirs."""
+        """Random windows [size, context], and the next character after each of their characters."""
         starts = torch.randint(len(self.train) - self.context, (size,), generator=generator)
         return self._windows(self.train, starts)
 
     def judged(self, share: int = 1) -> tuple[Tensor, Tensor]:
-        """Windows of what is held out, end to end; every `share`-th of them."""
+        """Every `share`-th window of the held-out text, which they divide without overlap."""
         starts = torch.arange(0, len(self.held_out) - self.context, self.context * share)
         return self._windows(self.held_out, starts)
 
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Images:
-    """Images [n, 1, 8, 8], float32 of mean 0 and variance 1 over those trained on, and their digits [n], int64."""
+    """Images [n, 1, 8, 8], float32 with mean 0 and variance 1 over the training images, and their digits [n], int64."""
 
     train: tuple[Tensor, Tensor]
     held_out: tuple[Tensor, Tensor]
@@ -60,7 +60,7 @@ class Images:
         return images[drawn], digits[drawn]
 
     def judged(self, share: int = 1) -> tuple[Tensor, Tensor]:
-        """What is held out; every `share`-th image."""
+        """Every `share`-th held-out image, and its digit."""
         return self.held_out[0][::share], self.held_out[1][::share]
 
 
@@ -68,7 +68,7 @@ Data = Text | Images
 
 
 def text(context: int, device: torch.device) -> Text:
-    """The help topics in the order of their names, one after the other, split by place."""
+    """The help topics, joined in the order of their names; the last part is held out."""
     joined = "".join(topics[name] for name in sorted(topics))
     symbols = "".join(sorted(set(joined)))
     number = {symbol: i for i, symbol in enumerate(symbols)}
@@ -101,7 +101,7 @@ def data(task: str, context: int, device: torch.device) -> Data:
 
 
 def digest(samples: Data) -> str:
-    """A hash of all numbers, and of where they are split."""
+    """A hash of all numbers and of the split."""
     parts = (samples.train, samples.held_out) if isinstance(samples, Text) else (*samples.train, *samples.held_out)
     sums = [hashlib.sha256(part.cpu().numpy().tobytes()).hexdigest() for part in parts]
     return hashlib.sha256("".join(sums).encode()).hexdigest()[:12]

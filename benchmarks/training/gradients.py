@@ -1,15 +1,15 @@
 """How far each variant's gradients are from stock's, layer by layer, beside the noise of the batches themselves.
 
-At stock's weights before and after a training, on the same n batches b, for each tensor of weights, with g_b stock's
-gradient, a_b the variant's, and g the mean of the g_b, which stands for the gradient over all data:
+At stock's weights before and after a training, on the same n batches b, for each tensor of weights; g_b is stock's
+gradient, a_b the variant's, and g, the mean of the g_b, estimates the gradient over all data:
 
     of batch  mean of |a_b - g_b| / |g_b|
     error     sqrt(mean of |a_b - g_b|^2) / |g|
-    bias      |mean of (a_b - g_b)| / |g|, what more batches do not average out; up to error / sqrt(n) is chance
+    bias      |mean of (a_b - g_b)| / |g|, which more batches do not average out; up to error / sqrt(n) is chance
     noise     sqrt(sum of |g_b - g|^2 / (n - 1)) / |g|, of stock: what a batch adds to the gradient
 
-Error, bias and noise have one denominator, so that they can be held against each other. |g| is itself measured with
-noise, so that noise comes out too small, and at most sqrt(n): the variants look worse beside it than they are.
+Error, bias and noise have the same denominator, so that they compare. |g| itself contains noise, so the noise comes out
+too small, and at most sqrt(n): the variants look worse beside it than they are.
 """
 
 import copy
@@ -24,15 +24,15 @@ from benchmarks.training.runs import Settings, autocast, conditions, counted, fi
 from benchmarks.training.variants import CODED, NETS, STOCK, runner
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
-OTHER = 1_000_003  # added to the seed: batches that the training did not see in this order
+OTHER = 1_000_003  # added to the seed, for batches that differ from the training's
 STATES = ("initial", "final")
 NOISE = "noise"  # in the place of a variant
 
-Gradients = list[Tensor]  # one of each tensor of weights, in their order
+Gradients = list[Tensor]  # of each tensor of weights, in their order
 
 
 def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """State, variant (or NOISE), the numbers above, lists in the order of `layers`; of most kept, in bytes."""
+    """Yield state, variant (or NOISE) and the numbers above, in the order of `layers`; mostly also kept, in bytes."""
     with conditions(settings):
         before = copy.deepcopy(start(settings, STOCK, seed).state_dict())
     after = train(settings, STOCK, seed)[0].state_dict()
@@ -53,7 +53,7 @@ def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tup
 def compare(
     of_variant: Iterator[Gradients], stock: Sequence[Gradients], mean: Gradients
 ) -> dict[str, list[float | None]]:
-    """`of batch`, `error` and `bias`, each a number a layer."""
+    """`of batch`, `error` and `bias`, each with a number for each layer."""
     relative, squared = torch.zeros(len(mean)), torch.zeros(len(mean))
     total = [torch.zeros_like(gradient) for gradient in mean]
     for theirs, exact in zip(of_variant, stock, strict=True):
@@ -93,7 +93,7 @@ def _all(settings: Settings, model: nn.Module, variant: str, seed: int) -> Itera
 
 
 def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """All weights; of NETS, which have hundreds, those of convolutions and linear layers."""
+    """All weights; for NETS, which have hundreds, only those of convolutions and linear layers."""
     named = list(model.named_parameters())
     if settings.task not in NETS:
         return named
@@ -101,7 +101,7 @@ def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Paramet
 
 
 def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:
-    """Bytes that forward leaves for backward, of a batch; of CODED the trainings tell them."""
+    """Bytes that a batch saves for backward; {} for CODED, whose trainings measure them."""
     if settings.task in CODED:
         return {}
     batch = first_batch(settings, seed + OTHER)
@@ -109,5 +109,5 @@ def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:
 
 
 def _short(values: Tensor) -> list[float | None]:
-    """Four digits of each; None, which JSON has, for what is not finite."""
+    """Each rounded to four digits; None, which JSON can hold, if not finite."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.tolist()]

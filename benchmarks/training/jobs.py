@@ -1,4 +1,4 @@
-"""What `benchmarks.training` has to do: settings by size, jobs, and which of them the rows of a file save."""
+"""The work of `benchmarks.training`: settings by size, jobs, and the rows of other settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from benchmarks.training import gradients as training_gradients
 from benchmarks.training import runs as training_runs
 from benchmarks.training.data import digest
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import GRADIENTS, RUN, Row
+from benchmarks.training.rows import GRADIENTS, RUN, TrainingRow
 from benchmarks.training.runs import Settings
 from benchmarks.training.variants import SMALL_VIT, STOCK, compared_by_gradient
 
-TASKS = {  # and what activates them
+TASKS = {  # and their activations
     **{"text": "gelu", "digits": "silu"},
     **{"gpt": "gelu", "llama": "silu", "resnet": "silu", SMALL_VIT: "gelu"},
     **{"resnet20": "relu", "resnet56": "relu", "resnet164": "relu", "vit": "gelu"},
 }
-RESNETS = {"resnet20": 2, "resnet56": 6, "resnet164": 18}  # and the blocks of a stage
+RESNETS = {"resnet20": 2, "resnet56": 6, "resnet164": 18}  # and the blocks in a stage
 
 
 def _resnets(width: int, batch: int, steps: int, blocks: int | None = None) -> dict[str, dict[str, Any]]:
@@ -63,7 +63,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "vit": {"width": 128, "layers": 12, "context": 0, "batch": 128, "steps": 2000, "rate": 1e-3},
     },
 }
-# Digits take more: their final loss varies by a sixth between seeds, and they are quick. Chosen with seeds 100 to 102.
+# Digits get more seeds: their final loss varies by a sixth between seeds, and they are quick (tried on 100 to 102).
 SEEDS = {
     "text": 5,
     "digits": 10,
@@ -89,7 +89,7 @@ class Job:
 
     @property
     def keys(self) -> set[tuple[str, str, str, int]]:
-        """The keys of the rows that it makes."""
+        """The keys of the job's rows."""
         what = f"{self.what} {self.settings.task}"
         if self.what == RUN:
             return {(what, self.variants[0], "run", self.seed)}
@@ -98,7 +98,7 @@ class Job:
 
 
 def settings(task: str, size: str, device: str, threads: int, amp: bool, **changed: Any) -> Settings:
-    """The settings of a task in a size; changed: settings that differ from these, None for those that do not."""
+    """The settings of a task in a size. changed: settings to replace; None leaves one as it is."""
     known = {"activation": TASKS[task], **SIZES[size][task]}
     known |= {name: value for name, value in changed.items() if value is not None}
     digest_of = digest(training_runs.load(task, known["context"], device))
@@ -107,7 +107,7 @@ def settings(task: str, size: str, device: str, threads: int, amp: bool, **chang
 
 
 def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
-    """All variants with one seed before the next seed, so that an interrupted run can be compared."""
+    """All jobs; each seed runs all variants before the next, so that an interrupted run can be compared."""
     made = []
     for task_settings in of_tasks:
         names = variants[task_settings.task]
@@ -118,7 +118,7 @@ def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], se
     return made
 
 
-def do(job: Job) -> list[Row]:
+def do(job: Job) -> list[TrainingRow]:
     """The rows of a job."""
     task = job.settings.task
     common: dict[str, Any] = {"seed": job.seed, "settings": training_runs.key(job.settings)}
@@ -127,19 +127,22 @@ def do(job: Job) -> list[Row]:
     if job.what == RUN:
         (variant,) = job.variants
         results = training_runs.train(job.settings, variant, job.seed)[1]
-        return [Row(f"{RUN} {task}", variant, "run", found=results, **common)]
+        return [TrainingRow(f"{RUN} {task}", variant, "run", results=results, **common)]
     measured = training_gradients.measure(job.settings, job.variants, job.seed)
-    return [Row(f"{GRADIENTS} {task}", variant, state, found=results, **common) for state, variant, results in measured]
+    return [
+        TrainingRow(f"{GRADIENTS} {task}", variant, state, results=results, **common)
+        for state, variant, results in measured
+    ]
 
 
-def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
-    """The rows of each job, as it is done."""
+def done(todo: Sequence[Job], processes: int) -> Iterator[list[TrainingRow]]:
+    """Yield the rows of each job when it finishes."""
     yield from Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1)(
         delayed(do)(job) for job in todo
     )
 
 
-def others(rows: Sequence[Row], of_tasks: Sequence[Settings]) -> list[Row]:
-    """Rows of these tasks with other settings, which must not be mixed with these."""
+def others(rows: Sequence[TrainingRow], of_tasks: Sequence[Settings]) -> list[TrainingRow]:
+    """The rows of these tasks with other settings; they must not be mixed with new rows."""
     keys = {task_settings.task: training_runs.key(task_settings) for task_settings in of_tasks}
     return [row for row in rows if row.task in keys and row.settings != keys[row.task]]

@@ -1,7 +1,7 @@
 """The models of `benchmarks.training`: a small GPT, a small Llama and a small ResNet.
 
-How GPT and ResNet activate is left to the caller: `activation` makes a module each time it is called. `call` runs a
-block, so that it can be computed again in backward.
+`activation`, of GPT and ResNet, makes an activation module each time it is called. `call` runs a block; it may
+checkpoint it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 Factory = Callable[[], nn.Module]
 Call = Callable[[nn.Module, Tensor], Tensor]
-WIDER = 4  # the hidden layer of a GPT's MLP, than its stream
+WIDER = 4  # times: the hidden layer of a GPT's MLP over its stream
 HEAD = 32  # channels of a head of attention, at most
 
 
@@ -24,15 +24,15 @@ def plainly(block: nn.Module, x: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention of [batch, places, width] in float32's or autocast's dtype, causal or of all to all; no dropout.
+    """Attention over [batch, places, width] in float32 or autocast's dtype, causal or not; no dropout.
 
-    rotary: queries and keys are rotated by their places.
+    rotary: rotate queries and keys by their places.
     """
 
     def __init__(self, width: int, causal: bool, rotary: bool = False) -> None:
         super().__init__()
         self.heads, self.causal, self.rotary = max(1, width // HEAD), causal, rotary
-        # No biases: that of the keys has a gradient of zero, against which no error can be measured.
+        # No biases: the keys' bias has a zero gradient, so it has no relative error.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
@@ -73,7 +73,7 @@ class Layer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Logits [batch, places, classes] of what follows each of the characters [batch, places], int64."""
+    """Logits [batch, places, classes] of the next character after each of [batch, places], int64."""
 
     def __init__(
         self, classes: int, context: int, width: int, layers: int, activation: Factory, call: Call = plainly
@@ -95,7 +95,7 @@ class GPT(nn.Module):
 
 
 class Gate(nn.Module):
-    """SwiGLU: silu(gate(x)) * up(x), then down; hidden: 8/3 of the width, which is as large as a GPT's MLP."""
+    """SwiGLU: silu(gate(x)) * up(x), then down; 8/3 of the width hidden, for as many weights as a GPT's MLP."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Logits as GPT has them."""
+    """The same logits as `GPT`, by Llama's layers."""
 
     def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Llama(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions of 3x3 with batch norm beside a way past them, then the activation."""
+    """Two 3x3 convolutions with batch norms, plus a shortcut, then the activation."""
 
     def __init__(self, inward: int, outward: int, activation: Factory) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Logits [n, classes] of images [n, 1, 8, 8]; `layers` blocks of `width` channels, then of twice as many."""
+    """Logits [n, classes] of images [n, 1, 8, 8]; `layers` blocks of `width` channels, then as many twice as wide."""
 
     def __init__(self, classes: int, width: int, layers: int, activation: Factory, call: Call = plainly) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The models whose layers keep few bits in `benchmarks.training`: pre-activation ResNets and a ViT, for 8x8 images.
+"""The models of `benchmarks.training` whose layers save few bits: pre-activation ResNets and a ViT, for 8x8 images.
 
-They are made of torch's own modules, which `kernels.convert` knows; a norm before a ReLU is left to the caller. What is
-not in a module keeps nothing for backward: a shortcut halves by the mean over a view, and widens by zeros.
+They consist of torch modules that `kernels.convert` knows; the caller makes the norms. Code outside modules saves
+nothing for backward: a shortcut halves the size by the mean over a view, and adds channels of zeros.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from benchmarks.training.models import Call, Layer, plainly
 
 Norm = Callable[[int], nn.Module]  # of a number of channels
 STAGES = 3  # of a ResNet: each has twice the channels of the one before, and half the height and width
-NARROWER = 4  # the middle of a bottleneck, than its ends
-PATCH, PLACES = 2, 16  # of a ViT: pixels of a patch's side, patches of an image
+NARROWER = 4  # times: the ends of a bottleneck over its middle
+PATCH, PLACES = 2, 16  # for a ViT: pixels along a patch, patches in an image
 
 
 class Bottleneck(nn.Module):
-    """Three times norm, ReLU and convolution, of which the second is 3x3, beside a way past them without parameters."""
+    """Three times norm, ReLU and convolution, the second of 3x3, plus a shortcut without parameters."""
 
     def __init__(self, inward: int, outward: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class Bottleneck(nn.Module):
         if self.stride > 1:
             n, channels, height, width = x.shape
             halves = (height // self.stride, self.stride, width // self.stride, self.stride)
-            x = x.view(n, channels, *halves).mean((3, 5))  # F.avg_pool2d would keep x
+            x = x.view(n, channels, *halves).mean((3, 5))  # F.avg_pool2d would save x
         if self.wider:
             x = F.pad(x, (0, 0, 0, 0, 0, self.wider))
         return result + x
 
 
 class PreActivated(nn.Module):
-    """A ResNet of 9 * `blocks` + 2 layers: `blocks` bottlenecks a stage, the first stage `width` wide in the middle."""
+    """A ResNet of 9 * `blocks` + 2 layers: `blocks` bottlenecks a stage; the first stage's middle is `width` wide."""
 
     def __init__(self, classes: int, width: int, blocks: int, norm: Norm) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PreActivated(nn.Module):
 
 
 class ViT(nn.Module):
-    """A transformer of `layers` layers over patches of the image, all of which see each other."""
+    """A transformer of `layers` layers over patches of the image, without a causal mask."""
 
     def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
         super().__init__()

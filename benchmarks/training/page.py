@@ -1,4 +1,4 @@
-"""What `benchmarks.training` found, as Markdown for docs/training.md, between its markers."""
+"""The results of `benchmarks.training` as Markdown for docs/training.md, between its markers."""
 
 import math
 import statistics
@@ -9,9 +9,9 @@ from benchmarks.pages import line
 from benchmarks.rows import RESULTS
 from benchmarks.training import approx_page as approx
 from benchmarks.training import plots as training_plots
-from benchmarks.training import rows as kept
+from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from benchmarks.training.statistics import Comparison
 from benchmarks.training.variants import EVERY, STOCK
 from coefficients.files import write_text
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
 CODED_BEGIN, CODED_END = "<!-- coded:begin -->\n", "<!-- coded:end -->\n"
 ROWS = "*/training.jsonl"
-SIZES = ("kept", "peak")  # bytes in a row's results; not all have the second
+SIZES = ("kept", "peak")  # bytes in a row's results; some rows lack the peak
 CODED_PICTURES = {
     "peaks": "Peak of a step across, final loss less stock's up; shape: method, number: bits or share, colour: time"
 }
@@ -33,8 +33,8 @@ PICTURES = {
 
 
 def rendered(page: str, results: Path = RESULTS) -> str:
-    """`page` with all between its markers made from the rows under `results`."""
-    rows = [(kept.load(path), path) for path in sorted(results.glob(ROWS))]
+    """`page`, with the sections between its markers made from the rows under `results`."""
+    rows = [(training_rows.load(path), path) for path in sorted(results.glob(ROWS))]
     sections = (
         (BEGIN, END, section),
         (CODED_BEGIN, CODED_END, coded_section),
@@ -48,23 +48,23 @@ def rendered(page: str, results: Path = RESULTS) -> str:
     return page
 
 
-def section(rows: Sequence[Row], path: Path) -> str:
-    """What one device's rows say of activations, and its pictures."""
-    return _section(rows, path, kept.tasks(rows), PICTURES)
+def section(rows: Sequence[TrainingRow], path: Path) -> str:
+    """One device's results for the tasks of activations, and its pictures."""
+    return _section(rows, path, training_rows.tasks(rows), PICTURES)
 
 
-def coded_section(rows: Sequence[Row], path: Path) -> str:
-    """What they say of models of which all that is saved is in few bits, likewise."""
-    return _section(rows, path, kept.coded(rows), CODED_PICTURES)
+def coded_section(rows: Sequence[TrainingRow], path: Path) -> str:
+    """One device's results for the models that encode every saved tensor, and its pictures."""
+    return _section(rows, path, training_rows.coded(rows), CODED_PICTURES)
 
 
-def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
+def _section(rows: Sequence[TrainingRow], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
     if not tasks:
         return ""
     lines = []
     for task in tasks:
-        lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(kept.compared(rows, task)), ""]
-        if kept.gradients(rows, task, STATES[-1]):
+        lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(training_rows.compared(rows, task)), ""]
+        if training_rows.gradients(rows, task, STATES[-1]):
             lines += [_gradients_head(rows, task), "", *gradients_table(rows, task), ""]
     for name, words in pictures.items():
         picture = path.with_name(f"{path.stem}-{name}.png")
@@ -73,10 +73,10 @@ def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Ma
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _head(rows: Sequence[Row], task: str) -> list[str]:
-    by_seed = kept.runs(rows, task)[STOCK]
+def _head(rows: Sequence[TrainingRow], task: str) -> list[str]:
+    by_seed = training_rows.runs(rows, task)[STOCK]
     row = next(iter(by_seed.values()))
-    at, losses = row.settings, [end for end in kept.losses(by_seed).values() if end is not None]
+    at, losses = row.settings, [end for end in training_rows.losses(by_seed).values() if end is not None]
     shape = f"{counted(at['layers'], 'layer')}, {at['width']} wide"
     unit = f"{at['batch']} × {at['context']} characters" if at["context"] else f"{at['batch']} images"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
@@ -87,30 +87,33 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
     return [text]
 
 
-def table(rows: Sequence[Row], task: str) -> list[str]:
+def table(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """A line for each variant: bytes, final loss, its difference from stock in margins, p, verdict, time."""
-    by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
+    by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
     first = next(iter(by_variant[STOCK].values()))
-    accurate, sizes = not first.settings["context"], [name for name in SIZES if name in first.found]
+    accurate, sizes = not first.settings["context"], [name for name in SIZES if name in first.results]
     head = ["variant", *sizes, "final loss", *(["right"] if accurate else [])]
     head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
     lines = [line(head), line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
     for variant, by_seed in by_variant.items():
-        results = [row.found for row in by_seed.values()]
+        results = [row.results for row in by_seed.values()]
         cells = [
             variant,
-            *(f"{results[0][name] / 1e6:.2f} MB, {100 * results[0][name] / first.found[name]:.0f} %" for name in sizes),
-            f"{kept.mean(result['loss'] for result in results):.4f}",
+            *(
+                f"{results[0][name] / 1e6:.2f} MB, {100 * results[0][name] / first.results[name]:.0f} %"
+                for name in sizes
+            ),
+            f"{training_rows.mean(result['loss'] for result in results):.4f}",
         ]
-        cells += [f"{100 * kept.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
-        time = kept.time_ratio(by_variant, variant)
+        cells += [f"{100 * training_rows.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
+        time = training_rows.time_ratio(by_variant, variant)
         cells += [*_compared(compared.get(variant)), "–" if math.isnan(time) else f"{time:.2f}×"]
         lines.append(line(cells))
     return lines
 
 
 def verdicts(compared: Mapping[str, Comparison]) -> str:
-    """Which variants are equivalent, and which are not, in a sentence."""
+    """A sentence for each verdict, with its variants."""
     worded: dict[str, list[str]] = {}
     for variant, comparison in compared.items():
         worded.setdefault(comparison.verdict, []).append(variant)
@@ -135,9 +138,9 @@ def _compared(comparison: Comparison | None) -> list[str]:
     ]
 
 
-def _gradients_head(rows: Sequence[Row], task: str) -> str:
-    seed = next(row.seed for row in rows if row.what == f"{kept.GRADIENTS} {task}")
-    noise = {state: _known(kept.gradients(rows, task, state)[NOISE]["noise"]) for state in STATES}
+def _gradients_head(rows: Sequence[TrainingRow], task: str) -> str:
+    seed = next(row.seed for row in rows if row.what == f"{training_rows.GRADIENTS} {task}")
+    noise = {state: _known(training_rows.gradients(rows, task, state)[NOISE]["noise"]) for state in STATES}
     said = [f"{min(norms):.2g} to {max(norms):.2g} |g| at the {state} weights" for state, norms in noise.items()]
     return (
         f"Gradients of {task}, seed {seed}, at stock's initial and final weights, in %: median and largest of"
@@ -145,12 +148,12 @@ def _gradients_head(rows: Sequence[Row], task: str) -> str:
     )
 
 
-def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
+def gradients_table(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """A line for each variant: its error of one batch's gradient, error and bias as shares of the noise."""
     columns = ("error of a batch", "error / noise", "bias / noise")
     lines = [line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
     lines.append(line(["---", *["---:"] * (len(STATES) * len(columns))]))
-    by_state = [kept.gradients(rows, task, state) for state in STATES]
+    by_state = [training_rows.gradients(rows, task, state) for state in STATES]
     for variant in (variant for variant in EVERY if all(variant in by_variant for by_variant in by_state)):
         cells = []
         for by_variant in by_state:
@@ -178,17 +181,22 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.995 else f"{100 * share:.2g}"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[TrainingRow]) -> str:
     """The tables for a terminal, as Markdown."""
-    parts = [[*_head(rows, task), "", *table(rows, task)] for task in (*kept.tasks(rows), *kept.coded(rows))]
-    parts += [approx.of_task(rows, task) for task in kept.nets(rows)]
+    parts = [
+        [*_head(rows, task), "", *table(rows, task)]
+        for task in (*training_rows.tasks(rows), *training_rows.coded(rows))
+    ]
+    parts += [approx.of_task(rows, task) for task in training_rows.nets(rows)]
     return "\n\n".join("\n".join(part) for part in parts)
 
 
 def write() -> list[Path]:
     """Draw the stored rows' pictures, and put the rows into the page."""
     pictures = [
-        picture for path in sorted(RESULTS.glob(ROWS)) for picture in training_plots.save(kept.load(path), path)
+        picture
+        for path in sorted(RESULTS.glob(ROWS))
+        for picture in training_plots.save(training_rows.load(path), path)
     ]
     write_text(PAGE, rendered(PAGE.read_text(encoding="utf-8")))
     return [PAGE, *pictures]

@@ -16,9 +16,9 @@ from PIL import Image
 
 from benchmarks.training import approx_page as training_approx_page
 from benchmarks.training import approx_plots as training_approx_plots
-from benchmarks.training import rows as kept
+from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from benchmarks.training.runs import SHARE
 from benchmarks.training.variants import PLAN, STOCK, VARIANTS
 
@@ -26,8 +26,8 @@ DPI, COLOURS = 100, 255
 BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
 
 
-def save(rows: Sequence[Row], path: Path) -> list[Path]:
-    """Write all pictures beside `path`, the file of the rows; what there are no rows for is not drawn."""
+def save(rows: Sequence[TrainingRow], path: Path) -> list[Path]:
+    """Write the pictures that there are rows for beside `path`, the file of the rows."""
     written = []
     drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
     drawn["peaks"] = peaks(rows)
@@ -40,14 +40,14 @@ def save(rows: Sequence[Row], path: Path) -> list[Path]:
 
 
 def _small(figure: Figure) -> Image.Image:
-    """The picture in COLOURS colours, which takes a third of the bytes."""
+    """The picture with COLOURS colours only, which takes a third of the bytes."""
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=DPI)
     return Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
 def _style(variant: str) -> dict[str, Any]:
-    """One colour a method; the more bits, the more of the line is drawn."""
+    """One colour for each method; lines of fewer bits have wider gaps."""
     method, _, bits = variant.rpartition("-")
     names = ("invact", "forward-ad", "fewbit", "actnn", "recompute")
     if variant == STOCK:
@@ -56,16 +56,16 @@ def _style(variant: str) -> dict[str, Any]:
     return {"color": f"C{names.index(method if bits.isdigit() else variant)}", "linestyle": dashes}
 
 
-def curves(rows: Sequence[Row]) -> Figure | None:
+def curves(rows: Sequence[TrainingRow]) -> Figure | None:
     """Above: loss on what is held out, mean over seeds, and stock's spread. Below: the distance from stock."""
-    tasks = kept.tasks(rows)
+    tasks = training_rows.tasks(rows)
     if not tasks:
         return None
     figure = Figure(figsize=(5.5 * len(tasks), 6.4), layout="constrained")
     grid = figure.subplots(2, len(tasks), squeeze=False, sharex="col")
     for column, task in enumerate(tasks):
         above, below = grid[0][column], grid[1][column]
-        by_variant = kept.runs(rows, task)
+        by_variant = training_rows.runs(rows, task)
         for variant, by_seed in by_variant.items():
             steps, values = _curve(by_seed)
             style = {**_style(variant), "linewidth": 1.2, "label": variant}
@@ -83,9 +83,9 @@ def curves(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _curve(by_seed: dict[int, Row]) -> tuple[list[int], list[list[float]]]:
-    """Steps, and at each the losses on what is held out of all seeds that had a finite one."""
-    points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
+def _curve(by_seed: dict[int, TrainingRow]) -> tuple[list[int], list[list[float]]]:
+    """Steps, and for each the held-out losses of all seeds, NaN if not finite."""
+    points = list(zip(*(row.results["curve"] for row in by_seed.values()), strict=True))
     values = [[point[2] if point[2] is not None else float("nan") for point in of_seeds] for of_seeds in points]
     return [of_seeds[0][0] for of_seeds in points], values
 
@@ -98,7 +98,7 @@ def _band(above: Axes, below: Axes, steps: Sequence[int], values: Sequence[Seque
     )
     below.fill_between(steps, [-column for column in spreads], spreads, **BAND)
     if 0 < spreads[-1] < float("inf"):
-        below.set_yscale("symlog", linthresh=spreads[-1])  # what is large at first must not hide the end
+        below.set_yscale("symlog", linthresh=spreads[-1])  # so that large differences at first do not hide the end
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -106,18 +106,18 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=6)
 
 
-def final(rows: Sequence[Row]) -> Figure | None:
+def final(rows: Sequence[TrainingRow]) -> Figure | None:
     """The final loss of each variant less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
-    tasks = [task for task in kept.tasks(rows) if len(kept.runs(rows, task)) > 1]
+    tasks = [task for task in training_rows.tasks(rows) if len(training_rows.runs(rows, task)) > 1]
     if not tasks:
         return None
     figure = Figure(figsize=(5.5 * len(tasks), 3.8), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
-        stock, margin = kept.losses(by_variant[STOCK]), next(iter(compared.values())).margin or float("nan")
+        by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
+        stock, margin = training_rows.losses(by_variant[STOCK]), next(iter(compared.values())).margin or float("nan")
         axes.axvspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
         for place, (variant, comparison) in enumerate(compared.items()):
-            losses = kept.losses(by_variant[variant])
+            losses = training_rows.losses(by_variant[variant])
             dots = [
                 (a - b) / margin for seed, a in losses.items() if (b := stock.get(seed)) is not None and a is not None
             ]
@@ -134,16 +134,16 @@ def final(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def gradients(rows: Sequence[Row]) -> Figure | None:
-    """The error of gradients by layer, and the noise of the batches; a log scale does not show exact variants."""
-    tasks = [task for task in kept.tasks(rows) if kept.gradients(rows, task, STATES[0])]
+def gradients(rows: Sequence[TrainingRow]) -> Figure | None:
+    """The error of gradients by layer beside the noise of batches; exact variants do not show on a log scale."""
+    tasks = [task for task in training_rows.tasks(rows) if training_rows.gradients(rows, task, STATES[0])]
     if not tasks:
         return None
     figure = Figure(figsize=(11, 3.9 * len(tasks)), layout="constrained")
     grid = figure.subplots(len(tasks), len(STATES), squeeze=False, sharex="row", sharey="row")
     for row, task in zip(grid, tasks, strict=True):
         for axes, state in zip(row, STATES, strict=True):
-            by_variant = kept.gradients(rows, task, state)
+            by_variant = training_rows.gradients(rows, task, state)
             layers = range(len(by_variant[NOISE]["layers"]))
             axes.semilogy(layers, by_variant[NOISE]["noise"], color="black", linewidth=2, label="noise of the batches")
             for variant in VARIANTS:
@@ -158,7 +158,7 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-TIMES = (0.75, 3.75)  # of stock's, the ends of the scale of colours
+TIMES = (0.75, 3.75)  # the range of the colours, × stock's time
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 4), "fontsize": 8}
 MARKERS = {
     "compiled": "P",
@@ -171,19 +171,20 @@ MARKERS = {
 }
 
 
-def peaks(rows: Sequence[Row]) -> Figure | None:
-    """Of models of which all that is saved is in few bits: peak of a step across, final loss less stock's up.
+def peaks(rows: Sequence[TrainingRow]) -> Figure | None:
+    """For models that encode every saved tensor: peak of a step against final loss less stock's.
 
-    The shape of a point is its method, the number beside it the bits, or the share that a plan is to keep, the colour
-    its time.
+    A point's shape is its method, its colour the time, the number beside it the bits or the plan's share of bytes.
     """
-    tasks = kept.coded(rows)
+    tasks = training_rows.coded(rows)
     if not tasks:
         return None
     columns = min(2, len(tasks))
     figure = Figure(figsize=(5.2 * columns, 4.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(-(-len(tasks) // columns), columns, squeeze=False)
-    methods = dict.fromkeys(variant.partition("-")[0] for task in tasks for variant in kept.compared(rows, task))
+    methods = dict.fromkeys(
+        variant.partition("-")[0] for task in tasks for variant in training_rows.compared(rows, task)
+    )
     for axes, task in zip(grid.flat, tasks, strict=False):
         _peaks(axes, rows, task)
     for axes in grid.flat[len(tasks) :]:
@@ -197,12 +198,12 @@ def peaks(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _peaks(axes: Axes, rows: Sequence[Row], task: str) -> None:
-    by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
-    whole = next(iter(by_variant[STOCK].values())).found["peak"]
+def _peaks(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
+    by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
+    whole = next(iter(by_variant[STOCK].values())).results["peak"]
     axes.axhspan(-1, 1, color="0.9", zorder=0)
     for variant, comparison in compared.items():
-        peak = next(iter(by_variant[variant].values())).found["peak"] / whole
+        peak = next(iter(by_variant[variant].values())).results["peak"] / whole
         margin = comparison.margin or float("nan")
         value, half = comparison.difference / margin, (comparison.high - comparison.difference) / margin
         if isnan(value):
@@ -210,9 +211,9 @@ def _peaks(axes: Axes, rows: Sequence[Row], task: str) -> None:
             continue
         method, _, bits = variant.partition("-")
         axes.errorbar(peak, value, yerr=half, fmt="none", ecolor="0.5", linewidth=1)
-        time = kept.time_ratio(by_variant, variant)
+        time = training_rows.time_ratio(by_variant, variant)
         shape = {"marker": MARKERS[method], "edgecolors": "black", "linewidths": 0.5, "zorder": 3}
         axes.scatter([peak], [value], c=[time], vmin=TIMES[0], vmax=TIMES[1], cmap="viridis", **shape)
         axes.annotate(f"1/{bits}" if method == PLAN else bits, (peak, value), **BESIDE)
     axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.1))
-    axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside
+    axes.set_yscale("symlog", linthresh=1)  # linear within the margin

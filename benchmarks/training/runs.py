@@ -1,4 +1,4 @@
-"""One training of `benchmarks.training`, from a seed to what is reported of it."""
+"""One training of `benchmarks.training`: from a seed to its results."""
 
 import copy
 import math
@@ -21,18 +21,18 @@ from benchmarks.training.models import loss, right
 from kernels.memory import Recorder
 
 POINTS = 20  # of a curve
-SHARE = 4  # one in so many of the held-out inputs judges a point of the curve; all of them judge the end
+SHARE = 4  # a point of the curve uses one in so many held-out inputs; the end uses all
 JUDGED = 128  # inputs at a time
-WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half a cosine takes it to 0
+WARM_UP = 0.1  # of the steps: the rate rises to its highest, then falls to 0 by half a cosine
 
 
 @dataclass(frozen=True)
 class Settings:
     """All settings of a training but the variant and the seed.
 
-    width: of a transformer's stream, of a ResNet's first blocks, in the middle where they are bottlenecks. layers: of a
-    transformer, blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16
-    by autocast. digest: of the data.
+    width: of a transformer's stream, or of a ResNet's first blocks (of their middle if they are bottlenecks).
+    layers: of a transformer, or blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the
+    highest. amp: bfloat16 by autocast. digest: of the data.
     """
 
     task: str
@@ -53,17 +53,17 @@ class Settings:
 
 @lru_cache(maxsize=4)
 def load(task: str, context: int, device: str) -> Data:
-    """The data of a task, once a process."""
+    """The data of a task; a process loads it once."""
     return data(task, context, torch.device(device))
 
 
 def of(settings: Settings) -> Data:
-    """The data of a setting."""
+    """The data of these settings."""
     return load(settings.task, settings.context, settings.device)
 
 
 def start(settings: Settings, variant: str, seed: int) -> nn.Module:
-    """The model with the seed's first weights. Afterwards torch's own generator is at the seed's place again."""
+    """The model with the seed's first weights. Afterwards torch's generator is seeded again."""
     torch.manual_seed(seed)
     size = (settings.width, settings.layers, variant)
     if settings.task in variants.NETS:
@@ -77,11 +77,11 @@ def start(settings: Settings, variant: str, seed: int) -> nn.Module:
 def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[str, Any]]:
     """The trained model, and its measurements:
 
-    loss and accuracy on all that is held out (loss None where it is not finite), in nats an element and as a share;
-    curve, of POINTS rows: steps done, mean loss of the batches since the last row, loss on a share of what is held out;
-    kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU. Of a
-    naive variant, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained. Of the
-    tasks of variants.CODED, whose models may be compiled: peak of a step, too; seconds leave compiling out.
+    loss (None if not finite) and accuracy on all held-out data, in nats an element and as a share; curve, of POINTS
+    rows: steps done, mean loss of the batches since the last row, loss on a share of the held-out data; kept, bytes
+    saved for backward; seconds of training without evaluation, of the processor on a CPU. For a naive variant, which is
+    tested exactly, also quantised: loss and accuracy with rounding in the test. For the tasks of variants.CODED, whose
+    models may be compiled, also the peak of a step; seconds do not count compiling.
     """
     with conditions(settings):
         model, data_of = start(settings, variant, seed), of(settings)
@@ -117,12 +117,12 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
 
 
 def first_batch(settings: Settings, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets that the training of a seed begins with."""
+    """Inputs and targets of the first batch of a seed's training."""
     return of(settings).batch(settings.batch, torch.Generator().manual_seed(seed))
 
 
 def _tried(settings: Settings, model: nn.Module, run: variants.Run, batch: tuple[Tensor, Tensor]) -> dict[str, int]:
-    """Kept and peak of the first batch, by the allocator, once gradients are there; the model is as it was."""
+    """Kept and peak of the first batch by the allocator, with gradients allocated before; the model stays as it was."""
     before = copy.deepcopy(model.state_dict())  # with the averages of batch norms
     step = partial(forward, settings, run, *batch)
     step().backward()  # compiles
@@ -133,7 +133,7 @@ def _tried(settings: Settings, model: nn.Module, run: variants.Run, batch: tuple
 
 
 def autocast(settings: Settings) -> torch.autocast:
-    """A context to compute in bfloat16 in, if that is asked for."""
+    """A context that computes in bfloat16 if the settings say so."""
     return torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp)
 
 
@@ -145,7 +145,7 @@ def forward(settings: Settings, run: variants.Run, x: Tensor, target: Tensor) ->
 
 @torch.no_grad()
 def judge(settings: Settings, model: nn.Module, share: int = 1) -> tuple[float, float]:
-    """Mean loss, and the share of right answers, on every `share`-th of what is held out."""
+    """Mean loss and accuracy on every `share`-th held-out input."""
     model.eval()
     total, correct, count = 0.0, 0.0, 0
     for x, target in zip(*(part.split(JUDGED) for part in of(settings).judged(share)), strict=True):
@@ -164,7 +164,7 @@ def _judged(settings: Settings, model: nn.Module) -> dict[str, float | None]:
 
 
 def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
-    """What `call` gives, and the bytes it keeps for backward, the batch with them."""
+    """The result of `call`, and the bytes that it saves for backward, including the batch."""
     with Recorder(model) as recorder:
         value = call()
     saved = recorder.saved(value)
@@ -173,7 +173,7 @@ def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
 
 @contextmanager
 def conditions(settings: Settings) -> Iterator[None]:
-    """A context with so many threads and, on a GPU, deterministic kernels where there are such."""
+    """A context with the settings' threads and, on a GPU, deterministic kernels where they exist."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(settings.device == "cuda" or deterministic, warn_only=True)
     try:
@@ -191,7 +191,7 @@ def optimiser_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def share_of_rate(step: int, steps: int) -> float:
-    """The share of the highest rate at a step."""
+    """The rate at a step, as a share of the highest."""
     begin = max(1, round(WARM_UP * steps))
     if step < begin:
         return (step + 1) / begin
@@ -202,11 +202,11 @@ def _clock(settings: Settings) -> float:
     if settings.device == "cuda":
         torch.cuda.synchronize()
         return time.perf_counter()
-    return time.process_time()  # others may be running on a CPU
+    return time.process_time()  # other processes may use the CPU
 
 
 def _short(value: Tensor | float) -> float | None:
-    """Six digits; None, which JSON has, for what is not finite."""
+    """Rounded to six digits; None, which JSON can hold, if not finite."""
     return float(f"{float(value):.6g}") if math.isfinite(value) else None
 
 

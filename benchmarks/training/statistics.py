@@ -1,11 +1,10 @@
-"""Whether a variant ends where stock ends: paired seeds, and a test that can show equivalence.
+"""Whether a variant's final loss equals stock's: paired seeds, and a test that can show equivalence.
 
 Two one-sided t-tests (TOST) of the differences d between a variant's final loss and stock's with the same seed:
-equivalent when both "mean of d <= -margin" and "mean of d >= margin" are refused at ALPHA. p is the larger of the two.
+equivalent if both "mean of d <= -margin" and "mean of d >= margin" are rejected at ALPHA. p is the larger of the two.
 
-Unless one is given, the margin is the standard deviation of stock's final loss between seeds, chosen before anything
-was looked at: a variant that moves the loss by less than another seed would. It is taken from the same seeds, hence
-itself known roughly only.
+By default the margin is the standard deviation of stock's final loss between seeds, fixed before any results: within
+it, a variant changes the loss by less than another seed does. It is estimated from the same seeds, hence rough.
 """
 
 import math
@@ -22,7 +21,7 @@ ALPHA = 0.05  # of the test; differences have intervals of 95 %
 class Comparison:
     """Of a variant with stock: mean difference (variant - stock) over `seeds` seeds, its 95 % interval, and p of TOST.
 
-    Numbers are NaN where there are not two seeds, or a training of either did not end with a finite loss.
+    Numbers are NaN with fewer than two seeds, or if a training of either did not end with a finite loss.
     """
 
     seeds: int
@@ -35,7 +34,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words. Measurably better or worse: the interval leaves out 0; a variant can be that and equivalent."""
+        """In words. Measurably better or worse: the interval excludes 0; an equivalent variant can be that, too."""
         if self.diverged:
             return f"diverged with {self.diverged} of {self.seeds} seeds"
         if math.isnan(self.p):
@@ -53,9 +52,9 @@ class Comparison:
 def compare(
     variant: Mapping[int, float | None], stock: Mapping[int, float | None], margin: float | None = None
 ) -> Comparison:
-    """A variant's numbers with stock's, by seed; seeds that only one of them has are left out.
+    """Compare a variant's numbers with stock's over the seeds that both have.
 
-    margin: None for the standard deviation of stock's.
+    margin: None for the standard deviation of stock's numbers.
     """
     seeds = sorted(set(variant) & set(stock))
     pairs = [(variant[seed], stock[seed]) for seed in seeds]
@@ -76,7 +75,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def equivalence(differences: Sequence[float], margin: float) -> float:
-    """p of TOST: the chance of differences so far inside the margin, were their true mean on its edge at best."""
+    """p of TOST: the chance of differences so far inside the margin if their true mean is on its edge."""
     mean, error = statistics.fmean(differences), _error(differences)
     inside = margin - abs(mean)  # the nearer edge has the larger p
     if error == 0:

@@ -1,11 +1,11 @@
-"""The variants of `benchmarks.training`: one training each, the same but for what is saved for backward.
+"""The variants of `benchmarks.training`: the same training, with different tensors saved for backward.
 
-Of `text` and `digits`, activations keep less. Of NETS, all layers do: approx-b keeps b bits an element by
-approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers; naive-b quantises
-forward too, and narrow is exact with a quarter of the features. Of CODED, all that autograd saves is in few bits:
-coded-b compiles the model with `kernels.compression`, compress-b converts it by compress, stochastic-b too, with codes
-rounded at random; hook-b codes in hooks, compiled is torch.compile as it comes. plan-n converts it by the plan for an
-n-th of the bytes that stock keeps, which is made at the first weights, by the loss of the seed's first batch.
+For `text` and `digits`, activations save less. For NETS, all layers do: approx-b saves b bits an element by
+approx-backprop, paper-b by the paper's own codes, fused the same tensors exactly; naive-b quantises forward too, and
+narrow is exact with a quarter of the features. For CODED, every tensor that autograd saves is encoded: coded-b compiles
+the model with `kernels.compression`, compress-b converts it by compress, stochastic-b the same with stochastic
+rounding; hook-b encodes in hooks, compiled is plain torch.compile. plan-n converts it by a plan for an n-th of stock's
+bytes; the plan is made at the first weights, with the loss of the seed's first batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from benchmarks import parsers
 from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
 from benchmarks.baselines.naive import NaiveNorm
-from benchmarks.kernels.cases import MODULES, how
+from benchmarks.kernels.cases import MODULES, options_of
 from benchmarks.training.data import Data, Text
 from benchmarks.training.models import GPT, Llama, ResNet, loss, plainly
 from benchmarks.training.nets import PreActivated, ViT
@@ -34,11 +34,11 @@ CODED = ("gpt", "llama", "resnet", SMALL_VIT)
 NETS = ("resnet20", "resnet56", "resnet164", "vit")
 NARROW, FUSED, QUARTER = "narrow", "fused", 4
 APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
-# A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
+# A ViT has no batch norms, and the paper's codes and the naive ones are for those only.
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
-    # In eager mode only: two transformers are compiled already.
+    # In eager mode only: two other transformers are compiled.
     SMALL_VIT: (
         *(STOCK, RECOMPUTE),
         *(variant for variant in parsers.CODED_VARIANTS if not variant.startswith(("compiled", "coded"))),
@@ -55,17 +55,17 @@ SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
 def activation(name: str, variant: str) -> nn.Module:
-    """The activation of a name, gelu or silu, in a variant."""
+    """A variant's activation; name: gelu or silu."""
     stock, ours = MODULES[name]
     if variant in (STOCK, RECOMPUTE):
         return stock()
     if variant.startswith("actnn-"):
         return ActNN(name, int(variant.removeprefix("actnn-")))
-    return ours(**how(variant))
+    return ours(**options_of(variant))
 
 
 def model(data: Data, task: str, name: str, width: int, layers: int, variant: str) -> nn.Module:
-    """The model of a task, on the CPU; its weights come from torch's own generator, the same for all variants.
+    """The model of a task, on the CPU; its weights come from torch's generator, the same for all variants.
 
     name: of the activation.
     """
@@ -81,7 +81,7 @@ def model(data: Data, task: str, name: str, width: int, layers: int, variant: st
 
 
 def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
-    """What training calls in the model's stead. What is compiled is so at the first call; a plan is of `batch`."""
+    """The function that training calls instead of the model; it may compile at its first call. batch: for plans."""
     method, _, bits = variant.rpartition("-")
     if method == "hook":
         return partial(_hooked, model, int(bits))
@@ -91,7 +91,7 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     if method in ROUNDINGS:
         convert(model, method="compress", bits=int(bits), rounding=ROUNDINGS[method])
     if variant == COMPILED or method == "coded":
-        torch.compiler.reset()  # it compiles a function so many times, then no more
+        torch.compiler.reset()  # torch recompiles a function only so many times
         options = compression.options(bits=int(bits)) if method == "coded" else None
         compiled: Run = torch.compile(model, dynamic=False, options=options)
         return compiled
@@ -99,12 +99,12 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
 
 
 def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
-    with hooked.coded(model, bits):
+    with hooked.saving_codes(model, bits):
         return plainly(model, x)
 
 
 def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Module:
-    """The model of a task of NETS, likewise."""
+    """The model of a task of NETS, like `model`."""
     method, _, bits = variant.rpartition("-") if variant[-1].isdigit() else (variant, "", "")
     width = width // QUARTER if variant == NARROW else width
     made: nn.Module
@@ -119,12 +119,12 @@ def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Modu
 
 
 def compared_by_gradient(task: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants whose gradients can be compared with stock's; for NETS also fused, for the bytes that it saves."""
+    """The variants whose gradients can be compared with stock's; for NETS also fused, for its bytes."""
     return (*(variant for variant in variants if variant != NARROW), FUSED) if task in NETS else tuple(variants)
 
 
 def again(block: nn.Module, x: Tensor) -> Tensor:
-    """The block's output; the inside of the block is computed again in backward."""
+    """The block's output; backward computes the block again."""
     if not torch.is_grad_enabled():
         return plainly(block, x)
     contexts: Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
@@ -135,7 +135,7 @@ def again(block: nn.Module, x: Tensor) -> Tensor:
 
 @contextmanager
 def _still(block: nn.Module):  # type: ignore[no-untyped-def]
-    """A context in which batch norms keep their averages: a batch that is computed twice must count once."""
+    """A context that freezes the averages of batch norms: a batch that is computed twice must count once."""
     norms = [norm for norm in block.modules() if isinstance(norm, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

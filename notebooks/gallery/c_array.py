@@ -1,4 +1,4 @@
-"""A fit as C: its numbers in arrays, which read back as the same numbers, and as comments how they are used."""
+"""A fit as C: arrays that read back as the same numbers, with comments on their use."""
 
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
@@ -45,7 +45,7 @@ def _joint(fit: Joint) -> str:
 
 
 def _head(fit: Coded, what: str, use: str) -> str:
-    """The comment above the arrays of a table: what it is, and how it is used within an interval."""
+    """The comment above the arrays of a table: what it is, and how an interval uses it."""
     lo, hi = fit.document["options"]["domain"]
     return _comment(
         f"{what}; fitted on [{lo:g}, {hi:g}]",
@@ -58,7 +58,7 @@ def _head(fit: Coded, what: str, use: str) -> str:
 def _tables(
     head: str, name: str, borders: list[float], codes: dict[str, list[int]], levels: dict[str, list[float]]
 ) -> str:
-    """The arrays of a table after its comment; there are none for borders where there is a single interval."""
+    """The arrays of a table after its comment; without borders if there is a single interval."""
     parts = [head]
     if borders:
         parts.append(_array("double", f"{name}_borders", map(repr, borders)))
@@ -84,15 +84,15 @@ def _formulas(fit: InvAct) -> str:
         *_border(solution),
     ]
     arrays = []
-    for side, branch in zip(sides(branches), branches, strict=True):
-        if side:
-            lines.append(f"{side}:")
-        indent = "  " * bool(side)
+    for name, branch in zip(branch_names(branches), branches, strict=True):
+        if name:
+            lines.append(f"{name}:")
+        indent = "  " * bool(name)
         if branch["variable"] is not None:
             lines.append(f"{indent}s = {branch['variable']}")
         lines.append(f"{indent}q = {branch['expression']}")
         if branch["constants"]:
-            arrays += _constants("_".join(filter(None, [_name(fit), side])), branch["constants"])
+            arrays += _constants("_".join(filter(None, [_name(fit), name])), branch["constants"])
     return "\n\n".join([_comment(*lines), *arrays]) + "\n"
 
 
@@ -105,8 +105,8 @@ def _constants(name: str, constants: dict[str, float]) -> list[str]:
     return [*arrays, note + _array("float", f"{name}_f", map(single, singles))]
 
 
-def sides(branches: Sequence[object]) -> tuple[str, ...]:
-    """The names of a formula's sides: an empty one where there is only one side."""
+def branch_names(branches: Sequence[object]) -> tuple[str, ...]:
+    """The names of a formula's branches: left and right; an empty name for a single branch."""
     return ("left", "right") if len(branches) == 2 else ("",)
 
 
@@ -118,7 +118,7 @@ def _border(solution: dict[str, object]) -> list[str]:
 
 
 def single(value: np.float32) -> str:
-    """A float32 number in C, with the fewest digits that identify it."""
+    """A float32 number in C, with as few digits as identify it."""
     digits = str(value)
     return f"{digits if set(digits) & set('.e') else digits + '.0'}f"
 
@@ -130,14 +130,14 @@ def rounded_down(value: float) -> np.float32:
 
 
 def _name(fit: Fit) -> str:
-    """An identifier of C: gelu_fewbit_3bit."""
+    """A C identifier such as gelu_fewbit_3bit."""
     name = f"{fit.entry.function}_{fit.entry.name}"
     name += f"_v{fit.entry.version}" if fit.entry.version > 1 else ""
     return "".join(sign if sign.isascii() and sign.isalnum() else "_" for sign in name)
 
 
 def setting(fit: InvAct) -> str:
-    """The dtype of a formula, and whether it is the paper's."""
+    """The dtype of a formula, marked if it is the paper's."""
     return fit.setting + ", as published" * isinstance(fit, Published)
 
 

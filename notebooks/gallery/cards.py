@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from fitting.fewbit.report import KIND_NAMES
 from fitting.words import counted
-from notebooks.gallery.c_array import as_c, sides
+from notebooks.gallery.c_array import as_c, branch_names
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 from notebooks.gallery.latex import as_latex
@@ -19,9 +19,9 @@ from notebooks.gallery.shelves import Shelf
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "generated"
 TARGETS = ("triton", "torch")
-WEIGHTS = {"norm": "x from N(0, 1)"}  # others go by their own names
+WEIGHTS = {"norm": "x from N(0, 1)"}  # other weights are shown by name
 Details = list[tuple[str, object]]
-FIRST = 3  # bits of the table that a card shows at first, unless fewer are exact
+FIRST = 3  # bits of the table that a card first shows, unless one of fewer bits is exact
 
 
 def card(shelf: Shelf) -> Markup:
@@ -43,7 +43,7 @@ def card(shelf: Shelf) -> Markup:
 
 
 def _buttons(shelf: Shelf) -> dict[str, list[tuple[int, Fit, str]]]:
-    """The fits to choose from by groups: number, fit, and what its button says."""
+    """By group: number, fit, and the text of its button."""
     groups: dict[str, list[tuple[int, Fit, str]]] = {}
     for i, fit in enumerate(shelf.fits):
         words = ", ".join(filter(None, (fit.short_kind, fit.manner)))
@@ -53,7 +53,7 @@ def _buttons(shelf: Shelf) -> dict[str, list[tuple[int, Fit, str]]]:
 
 
 def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
-    """What a card shows of one fit."""
+    """The values of the template for one fit."""
     return {
         "fit": fit,
         "picture": fit_picture(fit, x_range),
@@ -66,7 +66,7 @@ def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
 
 @singledispatch
 def _key(fit: Fit) -> list[tuple[str, str]]:
-    """The lines of a fit's picture: class and meaning."""
+    """The key to a fit's picture: class and meaning of each line."""
     raise NotImplementedError(type(fit))
 
 
@@ -90,7 +90,7 @@ def _invact_key(fit: InvAct) -> list[tuple[str, str]]:
 
 @singledispatch
 def _details(fit: Fit) -> Details:
-    """What a card says of a fit: term and description."""
+    """The list of details of a fit: term and description."""
     raise NotImplementedError(type(fit))
 
 
@@ -131,9 +131,9 @@ def _weight(fit: Coded) -> str:
 
 
 def _least(fit: Coded, levels: str) -> str:
-    """The proven bound, of tables of these levels, and how near this one is to it.
+    """The proven bound for tables of these levels, and how far this table is above it.
 
-    Rounded to the side on which both hold.
+    Both are rounded so that they hold.
     """
     if fit.above is None:
         return "no bound above 0 found"
@@ -168,23 +168,23 @@ def _invact_details(fit: InvAct) -> Details:
 
 
 def _bounds(bounds: list[float | None]) -> str:
-    """The proven bound of each side, rounded up."""
+    """The proven bound of each branch, rounded up."""
     if None not in bounds:
         return f"{', '.join(short(bound, rounding=UP) for bound in bounds)}, proven"
     if not any(bound is not None for bound in bounds):
         return "no bound found"
     words = ["no bound found" if bound is None else f"{short(bound, rounding=UP)}, proven" for bound in bounds]
-    return "; ".join(f"{side}: {word}" for side, word in zip(sides(bounds), words, strict=True))
+    return "; ".join(f"{name}: {word}" for name, word in zip(branch_names(bounds), words, strict=True))
 
 
 def _share(fit: Fit) -> str:
-    """How far the error is above the floor; nothing for a floor of rounding errors, which says little."""
+    """How far the error is above the floor; empty if the floor consists of rounding errors only."""
     return "" if fit.above is None or fit.above > MUCH else f", {percent(fit.above, UP)} above it"
 
 
 def _branches(solution: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Each branch, and for which x it is."""
-    titles = list(sides(solution["branches"]))
+    """Each branch after a title with its x."""
+    titles = list(branch_names(solution["branches"]))
     if titles[0]:
         sign = "<" if solution["border_side"] == "right" else "≤"
         titles[0] += f", x {sign} {short(float(solution['border']), 5)}"
@@ -192,9 +192,9 @@ def _branches(solution: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _kernels(shelf: Shelf) -> list[tuple[str, str, str]]:
-    """The modules that codegen emitted: target, name of the file, text.
+    """The emitted modules: target, name of the file, text.
 
-    They stand on the page, which may be moved away from the repository.
+    The page contains them, so that it can be moved away from the repository.
     """
     paths = {target: KERNELS / f"{shelf.name}_{target}.py" for target in TARGETS if shelf.is_usual}
     return [(target, path.name, path.read_text(encoding="utf-8")) for target, path in paths.items() if path.is_file()]

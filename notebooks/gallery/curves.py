@@ -1,4 +1,4 @@
-"""The numbers of the pictures: f, f' and every fit at chosen points. Nothing is fitted here."""
+"""The numbers of the pictures: f, f' and the stored fits at points of x. Nothing is fitted here."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,16 +15,16 @@ from fitting.joint.table import Table as JointTable
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
 POINTS = 2000
-MARGIN = 0.15  # of what is shown
-REACH = 3.0  # of x, at least, to both sides of 0
-FAR = 8.0  # of x, in pictures of errors of formulas
-TELLING_BITS = 4  # tables of more have borders far out, where nothing is to be seen
+MARGIN = 0.15  # of the range shown
+REACH = 3.0  # pictures show at least |x| up to this
+FAR = 8.0  # pictures of the errors of formulas show at least |x| up to this
+TELLING_BITS = 4  # tables of more bits have borders far out, where the curves are flat
 
 
 def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
-    """The x that a function's pictures show: its kinks, where few bits place their borders, and some more.
+    """The range of x in a function's pictures: its kinks, the borders of its tables of few bits, and a margin.
 
-    No x that the tables were not fitted on: there they only go on as they end.
+    Limited to the domain of the tables, as they are constant beyond it.
     """
     tables = [fit.document for fit in fits if isinstance(fit, Coded) and fit.kept_bits <= TELLING_BITS]
     places = [*fits[0].activation.breakpoints, *(x for document in tables for x in document["solution"]["borders"])]
@@ -36,9 +36,9 @@ def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
 
 
 def points(activation: Activation, lo: float, hi: float, also: Array | None = None) -> Array:
-    """x from lo to hi: even, and on both sides of every break and of `also`, which makes steps upright.
+    """x from lo to hi: evenly spaced, and on both sides of every break and of `also`, so that steps are drawn upright.
 
-    Not at these themselves, where a function may take the value of either side.
+    Not at the breaks themselves, where a function may have the value of either side.
     """
     breaks = np.concatenate([activation.breakpoints, [] if also is None else also])
     sides = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
@@ -48,7 +48,7 @@ def points(activation: Activation, lo: float, hi: float, also: Array | None = No
 
 @dataclass(frozen=True)
 class Table:
-    """f' or f, and the steps that stand for it."""
+    """f' or f, and the steps that approximate it."""
 
     x: Array
     exact: Array
@@ -68,7 +68,7 @@ def table(fit: FewBit, lo: float, hi: float) -> Table:
 
 
 def joint_tables(fit: Joint, lo: float, hi: float) -> tuple[Table, Table]:
-    """f' and f between lo and hi, each with the levels that a joint code has for it."""
+    """f' and f between lo and hi, each with its levels in a joint code."""
     code = JointTable(**{key: np.array(values) for key, values in fit.document["solution"].items()})
     x = points(fit.activation, lo, hi, code.borders)
     codes = code.codes(x)
@@ -78,7 +78,7 @@ def joint_tables(fit: Joint, lo: float, hi: float) -> tuple[Table, Table]:
 
 @dataclass(frozen=True)
 class Formula:
-    """One side of an InvAct fit: y, g and q where they are shown; x and the error of q further out."""
+    """A branch of an InvAct fit: y, g and q for the upper picture; x and the error of q, further out, for the lower."""
 
     y: Array
     g: Array
@@ -89,46 +89,50 @@ class Formula:
 
 
 def formulas(fit: InvAct, lo: float, hi: float) -> list[Formula]:
-    """The sides of an InvAct fit, left first; g and q for x between lo and hi."""
+    """The branches of an InvAct fit, left first; g and q for x between lo and hi."""
     result = []
-    exact = _exact(fit.activation, lo, hi)
+    exact_branches = _exact(fit.activation, lo, hi)
     document = fit.document
-    for side, branch, bound in zip(exact, document["solution"]["branches"], document["error"]["bound"], strict=True):
+    for exact, branch, bound in zip(
+        exact_branches, document["solution"]["branches"], document["error"]["bound"], strict=True
+    ):
         q = candidate_of(branch)
         with np.errstate(all="ignore"):  # the published formulas have roots of rounded numbers below 0
-            error = np.abs(q(side.outputs) - side.slopes)
-            if fit.is_relative:  # as the bound counts then
-                error /= np.maximum(1.0, np.abs(side.slopes))
-            result.append(Formula(side.y, side.g, q(side.y), side.x, error, bound))
+            error = np.abs(q(exact.outputs) - exact.derivatives)
+            if fit.is_relative:  # as for the bound
+                error /= np.maximum(1.0, np.abs(exact.derivatives))
+            result.append(Formula(exact.y, exact.g, q(exact.y), exact.x, error, bound))
     return result
 
 
 @dataclass(frozen=True)
-class _Side:
-    """What the formulas of all dtypes are compared with: g at outputs y near by, slopes at outputs of x further out."""
+class _ExactBranch:
+    """Exact values of a branch, for formulas of all dtypes: g at outputs y; derivatives at outputs of x further out."""
 
     y: Array
     g: Array
     x: Array
     outputs: Array
-    slopes: Array
+    derivatives: Array
 
 
-@lru_cache(maxsize=8)  # the fits of one function come one after the other
-def _exact(activation: Activation, lo: float, hi: float) -> tuple[_Side, ...]:
-    sides = []
-    for side in split(activation).branches:
-        x = _inside(activation, side, min(lo, -FAR), max(hi, FAR))
-        y, outputs = activation.f(_inside(activation, side, lo, hi)), activation.f(x)
+@lru_cache(maxsize=8)  # the fits of a function are drawn one after the other
+def _exact(activation: Activation, lo: float, hi: float) -> tuple[_ExactBranch, ...]:
+    branches = []
+    for branch in split(activation).branches:
+        x = _inside(activation, branch, min(lo, -FAR), max(hi, FAR))
+        y, outputs = activation.f(_inside(activation, branch, lo, hi)), activation.f(x)
         with np.errstate(all="ignore"):
-            sides.append(_Side(y, derivative_from_output(side, y), x, outputs, derivative_from_output(side, outputs)))
-    return tuple(sides)
+            branches.append(
+                _ExactBranch(y, derivative_from_output(branch, y), x, outputs, derivative_from_output(branch, outputs))
+            )
+    return tuple(branches)
 
 
-def _inside(activation: Activation, side: Branch, lo: float, hi: float) -> Array:
-    """Points of a side, dense where it meets the other: next to T, where x is a root of y."""
-    lo, hi = max(lo, side.lo), min(hi, side.hi)
+def _inside(activation: Activation, branch: Branch, lo: float, hi: float) -> Array:
+    """Points of a branch, dense next to T, where it meets the other branch and x is a root of y."""
+    lo, hi = max(lo, branch.lo), min(hi, branch.hi)
     near = np.geomspace(1e-6, 1.0, POINTS // 4) * (hi - lo)
-    ends = [lo + near] * bool(np.isfinite(side.lo)) + [hi - near] * bool(np.isfinite(side.hi))
+    ends = [lo + near] * bool(np.isfinite(branch.lo)) + [hi - near] * bool(np.isfinite(branch.hi))
     x = np.unique(np.concatenate([points(activation, lo, hi), *ends]))
     return x[(lo < x) & (x < hi)]

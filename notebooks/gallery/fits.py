@@ -1,4 +1,4 @@
-"""The stored fits, as they are read from their files, and what the page says of each: a class for each method."""
+"""The stored fits and the properties that the page shows: a class for each method."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,9 +17,9 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class Fit(ABC):
-    """One coefficient file: where it is, its text as it stands there, what it says, and its function.
+    """One coefficient file: its entry, its text, its parsed document, and its function.
 
-    `paper`: the error of the paper's own fit of the same kind, where there is one.
+    `paper`: the error of the paper's fit of the same kind, or None.
     """
 
     entry: Entry
@@ -28,15 +28,15 @@ class Fit(ABC):
     activation: Activation
     paper: float | None = None
 
-    method: ClassVar[str]  # as the page calls it
-    group: ClassVar[str]  # what stands before the buttons of such fits
-    rank: ClassVar[int]  # the place of these buttons
-    error_key: ClassVar[str]  # of the document's errors: the one that the fit makes small
-    least_key: ClassVar[str]  # and the least that it can be
+    method: ClassVar[str]  # its name on the page
+    group: ClassVar[str]  # the title of the buttons of such fits
+    rank: ClassVar[int]  # the order of these buttons
+    error_key: ClassVar[str]  # the key of the error that the fit minimises
+    least_key: ClassVar[str]  # the key of the least possible error
 
     @property
     def place(self) -> str:
-        """The file, from the root of its folder of coefficients."""
+        """The file's path below the root of the coefficients."""
         return f"{self.entry.function}/{self.entry.path.name}"
 
     @property
@@ -51,23 +51,23 @@ class Fit(ABC):
 
     @property
     def short_kind(self) -> str:
-        """The same on a button."""
+        """The kind on a button."""
         return self.kind
 
     @property
     @abstractmethod
     def kind_rank(self) -> int:
-        """The place of the kind among those of the method."""
+        """The order of the kind within the method."""
 
     @property
     @abstractmethod
     def usual_name(self) -> str:
-        """The file's name where all options are defaults."""
+        """The file's name if all options are defaults."""
 
     @property
     @abstractmethod
     def kept_bits(self) -> int:
-        """Bits kept for backward for each element, besides an output that is kept anyway."""
+        """Bits saved for backward for each element, besides an output that is saved anyway."""
 
     @property
     def manner(self) -> str:
@@ -86,32 +86,32 @@ class Fit(ABC):
 
     @property
     def error(self) -> float:
-        """The error that the fit makes small: an integral of squares, or the root of the mean square."""
+        """The error that the fit minimises: an integral of squares, or a root mean square."""
         return float(self.document["error"][self.error_key])
 
     @property
     def least(self) -> float:
-        """The least error of any table of as many levels, or of any formula of the stored output."""
+        """The least possible error of a table of as many levels, or of a formula of the stored output."""
         return float(self.document["error"][self.least_key])
 
     @property
     def above(self) -> float | None:
-        """How far the error is above the least, as a share of that; None where nothing can be said."""
+        """How far the error is above the least, relative to that; None if the least is 0 and the error is not."""
         if self.error == self.least:
             return 0.0
         return None if self.least == 0 else (self.error - self.least) / self.least
 
     @property
     def largest(self) -> float | None:
-        """The largest error; None where the file does not say it."""
+        """The largest error, or None if the file does not have it."""
         value = self.document["error"].get("linf")
         return None if value is None else float(value)
 
-    # What only some methods have.
+    # Properties of some methods only.
 
     @property
     def printed(self) -> tuple[str, str] | None:
-        """The FewBit paper's value of the same error, as printed, and for what sort of table; None without one."""
+        """The FewBit paper's printed value of the same error, and its kind of table; None if there is none."""
         return None
 
     @property
@@ -121,17 +121,17 @@ class Fit(ABC):
 
     @property
     def proven(self) -> float | None:
-        """What |q - g| is proven to be at most, over all sides; None where no bound was found, or none is needed."""
+        """The proven bound of |q - g| over all branches, or None."""
         return None
 
     @property
     def instructions(self) -> int | None:
-        """Of a GPU, for each element."""
+        """GPU instructions for each element."""
         return None
 
 
 class Coded(Fit):
-    """A table whose code is kept for backward: what few-bit tables and joint codes have in common."""
+    """A table whose code is saved for backward: few-bit tables and joint codes."""
 
     least_key = "lower_bound"
 
@@ -183,7 +183,7 @@ class Joint(Coded):
 
     @property
     def output_weight(self) -> float:
-        """λ: what the squared error of f counts beside that of f'."""
+        """λ: the weight of the squared error of f relative to that of f'."""
         return float(self.document["options"]["lambda"])
 
     @property
@@ -226,7 +226,7 @@ class InvAct(Fit):
 
     @property
     def is_relative(self) -> bool:
-        """Whether that is in parts of max(1, |g|): where g grows without limit."""
+        """Whether the bound is relative to max(1, |g|), as for an unbounded g."""
         ends = self.activation.derivative_limits
         return math.isinf(ends.left) or math.isinf(ends.right)
 

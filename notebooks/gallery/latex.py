@@ -9,12 +9,12 @@ from sympy.printing.latex import LatexPrinter
 
 from fitting.invact.formula import read
 from fitting.words import counted
-from notebooks.gallery.c_array import setting, sides
+from notebooks.gallery.c_array import branch_names, setting
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
-ROWS = 45  # of a table, which cannot break between pages
-DIGITS = 10  # of borders and levels, as the command shows them
-EXACT = 17  # of constants: as few of these as tell a number from all others
+ROWS = 45  # of a table; a longer one would not fit on a page
+DIGITS = 10  # of borders and levels, as the command prints them
+EXACT = 17  # of constants: as few digits as identify the number, at most these
 
 
 def as_latex(fit: Fit) -> str:
@@ -51,7 +51,7 @@ def _joint(fit: Joint) -> list[str]:
 
 
 def _intervals(fit: Coded, codes: Sequence[int], levels: dict[str, list[float]]) -> list[str]:
-    """A line for each interval: its ends, its levels by their headings, and its code; in as many tables as it takes."""
+    """A row for each interval: its ends, its levels by heading, and its code; in tables of at most ROWS rows."""
     borders = (number(border, DIGITS) for border in fit.document["solution"]["borders"])
     edges = [r"-\infty", *borders, r"\infty"]
     rows = []
@@ -72,20 +72,20 @@ def _formulas(fit: InvAct) -> list[str]:
     if solution["border"] is not None:
         sign = "<" if solution["border_side"] == "right" else "<="
         lines.append(f"% the left side is x {sign} {solution['border']!r}")
-    for side, branch in zip(sides(branches), branches, strict=True):  # s and the constants are others on each
+    for name, branch in zip(branch_names(branches), branches, strict=True):  # each branch has its own s and constants
         variable, constants = branch["variable"], branch["constants"]
         rows = [] if variable is None else [f"  s &= {_maths(variable, constants)}"]
-        mark = rf"_{{\text{{{side}}}}}" if side else ""
+        mark = rf"_{{\text{{{name}}}}}" if name else ""
         rows.append(f"  q{mark} &= {_maths(branch['expression'], constants)}")
         lines += [r"\begin{align*}", " \\\\\n".join(rows), r"\end{align*}"]
         if constants:
             values = [f"  ${_symbol(key)}$ & ${number(value)}$ \\\\" for key, value in constants.items()]
-            lines += _tabular("lr", f"constant & {side or 'value'}", values)
+            lines += _tabular("lr", f"constant & {name or 'value'}", values)
     return lines
 
 
 def number(value: float, digits: int = EXACT) -> str:
-    """A number in LaTeX's mathematics, with powers of ten; all its digits unless there are too many."""
+    """A number as LaTeX mathematics, with powers of ten; in as few digits as identify it, or in `digits`."""
     plain = repr(value) if digits == EXACT else f"{value:.{digits}g}"
     return re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", plain)
 
@@ -114,7 +114,7 @@ def _maths(text: str, constants: dict[str, float]) -> str:
 
 
 def _symbol(name: str) -> str:
-    """c10 as a letter with an index, words upright."""
+    """A constant's name as LaTeX: c10 as a letter with an index, words upright."""
     letters, _, index = name.partition("_")
     match = re.fullmatch(r"([a-z])(\d*)", letters)
     base, digits = match.groups() if match else (rf"\mathrm{{{letters}}}", "")

@@ -1,4 +1,4 @@
-"""HTML by Jinja's templates, which lie beside this file, and elements of SVG as text."""
+"""HTML by the Jinja templates beside this file, and elements of SVG as text."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ HERE = Path(__file__).parent
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template with these values in it, escaped where they are not Markup."""
+    """A rendered template; values that are not Markup are escaped."""
     return Markup(_TEMPLATES.get_template(template).render(values))
 
 
 def _source(name: str) -> str:
-    """The text of a template; but for the page in one line, as a line break between elements shows as a space."""
+    """The text of a template, joined to one line except for the page: a browser shows line breaks as spaces."""
     text = (HERE / name).read_text(encoding="utf-8")
     return text if name == "page.html" else "".join(map(str.strip, text.splitlines()))
 

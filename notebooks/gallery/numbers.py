@@ -2,9 +2,9 @@
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
-UP, DOWN, NEAREST = ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN  # what is "at most" goes up, what is "at least" down
+UP, DOWN, NEAREST = ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN  # for "at most", "at least", and other numbers
 NBSP = "\N{NO-BREAK SPACE}"
-MUCH = 10  # of a share, above which its size tells nothing
+MUCH = 10  # larger shares are not printed exactly
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -21,7 +21,7 @@ def short(value: float | Decimal | None, digits: int = 3, rounding: str = NEARES
 
 
 def percent(share: float, rounding: str = NEAREST) -> str:
-    """A share as a percentage, of two digits below 100."""
+    """A share as a percentage, with two digits below 100 %."""
     if share > MUCH:
         return f"> {100 * MUCH}{NBSP}%"
     hundredths = 100 * _rounded(share, 2 if share < 1 else 3, rounding)

@@ -18,6 +18,6 @@ def parser() -> Parser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise Misuse for a --root that is no folder."""
+    """Raise Misuse if --root is not a folder."""
     if options.root is not None and not (options.root and Path(options.root).is_dir()):
         raise Misuse(f"--root must be a folder of coefficient files, got {options.root!r}")

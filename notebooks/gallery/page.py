@@ -1,4 +1,4 @@
-"""The page: one file that contains all that it needs and loads nothing."""
+"""The page: a single file that loads nothing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def page(
         raise Misuse(f"no coefficient files in {root} that the page shows; python -m fitting.fewbit --all makes them")
     return render(
         "page.html",
-        style=_file("style.css") + _choices(max(len(shelf.fits) for shelf in shown)),
+        style=_file("style.css") + _panel_rules(max(len(shelf.fits) for shelf in shown)),
         script=_file("gallery.js"),
         shelves=shown,
         fits=sum(len(shelf.fits) for shelf in shown),
@@ -53,18 +53,18 @@ def page(
 
 
 def _file(name: str) -> Markup:
-    """A file of this folder, to be put into the page as it is."""
+    """The text of a file of this folder, to insert into the page unchanged."""
     return Markup((HERE / name).read_text(encoding="utf-8"))
 
 
-def _choices(most: int) -> Markup:
-    """The rules that show the fit chosen on a card."""
-    chosen = (f".card:has([value='{i}']:checked) .panel:nth-child({i + 1})" for i in range(most))
-    return Markup(",\n".join(chosen) + " { display: block; }\n")
+def _panel_rules(most: int) -> Markup:
+    """The CSS rules that show the selected fit of a card."""
+    selectors = (f".card:has([value='{i}']:checked) .panel:nth-child({i + 1})" for i in range(most))
+    return Markup(",\n".join(selectors) + " { display: block; }\n")
 
 
 def _drawn(shown: Sequence[Shelf]) -> str:
-    """A sentence that says what the small pictures show."""
+    """A sentence on what the small pictures show."""
     tables = sum(shelf.two_bits is not None for shelf in shown)
     if not tables:
         return "f′ of each function."
@@ -73,6 +73,6 @@ def _drawn(shown: Sequence[Shelf]) -> str:
 
 
 def _notebooks(beside: Path | None) -> dict[str, str]:
-    """The notebooks that were rendered next to the page: name and title."""
+    """Names and titles of the notebooks that were rendered next to the page."""
     folder = None if beside is None else beside / "notebooks"
     return {name: title for name, title in NOTEBOOKS.items() if folder and (folder / f"{name}.html").is_file()}

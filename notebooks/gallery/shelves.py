@@ -1,4 +1,4 @@
-"""The fits by function, as the page has them: a shelf for each function and set of parameters."""
+"""The fits by function as on the page: a shelf for each function and set of parameters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
 
-# Of tables and joint codes that the page shows. Texts to copy have a line for each interval, up to 512: those of 5 to 8
-# bits would be two thirds of a page that a phone is to load. They stay in the files, where programs read them.
+# Of the tables and joint codes on the page. Texts to copy have a line for each interval, up to 512: those of 5 to 8
+# bits would be two thirds of the page, which phones must load. Programs read them from the files.
 MOST_BITS = 4
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """All fits of one function with the same parameters; `id`: a name that no other shelf has."""
+    """All fits of one function with the same parameters; `id`: a unique name."""
 
     id: str
     fits: tuple[Fit, ...]
@@ -35,7 +35,7 @@ class Shelf:
 
     @property
     def title(self) -> str:
-        """The name, and the parameters that are not as by default: softplus, beta = 2."""
+        """The name and the parameters that are not defaults: softplus, beta = 2."""
         own = own_params(self.activation) if self.name in CATALOGUE else {}
         return ", ".join([self.name, *(f"{key} = {value:g}" for key, value in own.items())])
 
@@ -50,7 +50,7 @@ class Shelf:
 
     @property
     def torch(self) -> str | None:
-        """The same function in PyTorch; None where it has none, and for other parameters than the usual ones."""
+        """The same function in PyTorch, or None; None also if parameters are not defaults."""
         row = CATALOGUE[self.name] if self.is_usual else None
         if row is None or row.torch is None:
             return None
@@ -59,10 +59,10 @@ class Shelf:
 
 
 def shelves(root: Path | None = None) -> list[Shelf]:
-    """The fits below root (default: the packaged ones), function by function, each with its parameters by itself.
+    """The shelves of the fits below root (default: the packaged ones).
 
-    By name, but last come those whose f' is a step function, which few bits hold exactly. Tables and joint codes of
-    more than `MOST_BITS` bits are left out.
+    Sorted by name, those whose f' is a step function last, as few bits hold it exactly. Tables and joint codes of more
+    than `MOST_BITS` bits are left out.
 
     Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
     """
@@ -79,7 +79,7 @@ def shelves(root: Path | None = None) -> list[Shelf]:
         activation = shelf[0].activation if shelf else stored_function(function)
         text = entry.path.read_text(encoding="utf-8")
         shelf.append(kind(entry, text, document, activation))
-    # Further shelves of a function: minus signs are in no function's name.
+    # Further shelves of a function get a number after a minus sign, which no function's name has.
     made = [
         Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
         for name, like in sorted(by_function.items())
@@ -95,7 +95,7 @@ def _class(document: dict[str, Any]) -> type[Fit]:
 
 
 def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
-    """A sort key: shelves with the usual parameters come first."""
+    """A sort key: shelves with default parameters come first."""
     return bool(own_params(fits[0].activation)), fits[0].entry.name
 
 

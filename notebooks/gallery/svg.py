@@ -12,12 +12,12 @@ from notebooks.gallery.numbers import short
 
 WIDTH = 360  # of a picture, in its own units; CSS makes it as wide as the card
 LEFT, RIGHT = 46, WIDTH - 10  # where a panel begins and ends in it
-SEEN = 0.15  # units: a curve that strays no further looks the same
+SEEN = 0.15  # units: smaller deviations of a curve are invisible
 
 
 @dataclass
 class Panel:
-    """A frame with axes from x[0] to x[1] and y[0] to y[1], which stands in a picture from `left` and `top` on."""
+    """A frame with axes from x[0] to x[1] and y[0] to y[1]; its corner in the picture is at `left` and `top`."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -29,7 +29,7 @@ class Panel:
     inside: list[Markup] = field(default_factory=list)
 
     def at(self, x: Array, y: Array) -> Array:
-        """Points of the picture, one a row; what lies out of the panel is put on its edge."""
+        """Points of the picture, one a row; values outside the panel are moved to its edge."""
         lo, hi = self.y
         if self.logarithmic:
             lo, hi, y = math.log10(lo), math.log10(hi), np.log10(np.maximum(y, lo))
@@ -46,7 +46,7 @@ class Panel:
         self.inside.append(tag("path", class_=kind, d=d))
 
     def drawn(self, across: str, up: str, labelled: bool = True) -> Markup:
-        """The panel with its curves. across, up: what its axes are; labelled: whether the x axis has numbers."""
+        """The panel with its curves. across, up: titles of the axes; labelled: whether the x axis has numbers."""
         bottom = self.top + self.height
         parts = []
         for value in ticks(*self.x, least=4):
@@ -65,13 +65,13 @@ class Panel:
 
 
 def picture(title: str, id_: str, height: float, *panels: Markup) -> Markup:
-    """A whole picture. title: what it shows, for those who do not see it."""
+    """A whole picture. title: a description for screen readers."""
     name = tag("title", title, id=id_)
     return tag("svg", name, *panels, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_labelledby=id_)
 
 
 def path(points: Array) -> str:
-    """Points as the data of a path, in tenths of a unit, each relative to the one before, which is shorter."""
+    """Points as the data of a path, in tenths of a unit, relative to the previous point, which is shorter."""
     tenths = np.rint(points * 10).astype(int)
     moves = np.diff(tenths, axis=0)
     moves = moves[np.any(moves != 0, axis=1)]
@@ -107,7 +107,7 @@ def _distance(points: Array, a: Array, b: Array) -> Array:
 
 
 def ticks(lo: float, hi: float, least: int = 3) -> list[float]:
-    """Round numbers from lo to hi, evenly: the fewest that are not fewer than `least`."""
+    """Evenly spaced round numbers from lo to hi: as few as possible, but at least `least`."""
     power = 10.0 ** math.floor(math.log10(hi - lo))
     for step in (power * share for share in (1, 0.5, 0.2, 0.1)):
         first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
@@ -125,7 +125,7 @@ def decades(lo: float, hi: float) -> list[float]:
 
 
 def widened(lo: float, hi: float, share: float = 0.06) -> tuple[float, float]:
-    """The range with a margin; a range of length 1 where it was empty."""
+    """The range with a margin; an empty range gets length 1."""
     air = share * (hi - lo) or 0.5
     return lo - air, hi + air
 

@@ -9,7 +9,7 @@ from notebooks.gallery.markup import render
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
 from notebooks.gallery.shelves import Shelf
 
-# Column: its name, and what it means, for those who point at it.
+# Columns: name, and meaning, shown as a tooltip.
 COLUMNS = (
     ("Function", None),
     ("Method", None),
@@ -29,18 +29,18 @@ COLUMNS = (
     ("Instr.", "InvAct: instructions an element"),
     ("Version", None),
 )
-WORDS = 3  # columns from the left that hold words, and not numbers
-CLOSE = 4  # digits of numbers that differ by parts of a thousand
+WORDS = 3  # the first columns, which hold words
+CLOSE = 4  # digits of numbers that differ by thousandths
 
 
 def table(shelves: Sequence[Shelf]) -> Markup:
-    """All fits of all functions, a line each."""
+    """The table of all fits, a line for each."""
     rows = [(fit, _numbers(fit)) for shelf in shelves for fit in shelf.fits]
     return render("table.html", columns=COLUMNS, words_columns=WORDS, rows=rows)
 
 
 def _numbers(fit: Fit) -> list[tuple[str, str]]:
-    """The cells of the columns that hold numbers: what a cell sorts by, and a few digits of it."""
+    """The cells of the columns of numbers: the value to sort by, and its text."""
     printed = fit.printed[0] if fit.printed else None
     return [
         _cell(fit.error, digits=CLOSE),

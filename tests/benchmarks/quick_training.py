@@ -1,4 +1,4 @@
-"""`python -m benchmarks.training` in this process, and its quickest settings."""
+"""Run `python -m benchmarks.training` in this process, with its quickest settings."""
 
 import torch
 

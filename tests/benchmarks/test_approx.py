@@ -1,4 +1,4 @@
-"""The nets of `python -m benchmarks.training` whose layers keep few bits, and the point of the paper they are after."""
+"""The nets of `python -m benchmarks.training` whose layers save few bits, and the main claim of their paper."""
 
 import math
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from benchmarks.training import page as training_page
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from coefficients import command
 from tests.kernels.saved import bytes_in_graph
 
@@ -33,34 +33,34 @@ def quick(task):
     return training_jobs.settings(task, "quick", "cpu", 1, False)
 
 
-# The paper's point
+# The paper's main claim
 
 
 @pytest.fixture(scope="module", params=RESNETS)
 def measured(request):
-    """Gradients of 3 batches, at the first weights and after 3 steps, of a net of the study's size."""
-    found = {state: {} for state in training_gradients.STATES}
+    """Gradients of 3 batches for a net of the study's size, at the first weights and after 3 steps."""
+    gradients = {state: {} for state in training_gradients.STATES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(training_gradients.BATCHES, "small", 3)
         settings = small(request.param, steps=3)
         for state, variant, numbers in training_gradients.measure(settings, ("approx-4", "naive-4"), 0):
-            found[state][variant] = numbers
-    return int(request.param.removeprefix("resnet")), found.values()
+            gradients[state][variant] = numbers
+    return int(request.param.removeprefix("resnet")), gradients.values()
 
 
 @pytest.mark.slow
 def test_errors_of_gradients_do_not_grow_with_depth(measured):
     _, states = measured
-    for found in states:
-        assert 0.01 < page.stem_error(found, "approx-4") <= 0.13
-        assert page.stem_error(found, "naive-4") >= 1.0  # no better than no gradient at all
+    for gradients in states:
+        assert 0.01 < page.stem_error(gradients, "approx-4") <= 0.13
+        assert page.stem_error(gradients, "naive-4") >= 1.0  # no better than no gradient at all
 
 
 @pytest.mark.slow
 def test_errors_of_gradients_are_far_below_the_noise_of_batches(measured):
     depth, states = measured
-    for found in states:
-        ratios = page.ratios(found, "approx-4")
+    for gradients in states:
+        ratios = page.ratios(gradients, "approx-4")
         assert len(ratios) == depth  # all layers
         assert min(ratios) >= 8  # of squares; 8.7 and more on the processors that were tried
 
@@ -71,7 +71,7 @@ def test_errors_of_gradients_are_far_below_the_noise_of_batches(measured):
 @pytest.mark.parametrize("task", RESNETS)
 def test_a_resnet_is_as_deep_as_its_name_says(task):
     model = training_runs.start(small(task), "stock", 0)
-    weighted = [one for one in model.modules() if isinstance(one, nn.Conv2d | nn.Linear)]
+    weighted = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     assert len(weighted) == int(task.removeprefix("resnet"))
     shapes = []
     for block in model.blocks:
@@ -127,8 +127,8 @@ def test_the_fewer_bits_the_fewer_bytes(task):
     kept = {}
     for variant in ("stock", variants.FUSED, "approx-8", "approx-4"):
         model = training_runs.start(settings, variant, 0)
-        x, wanted = training_runs.of(settings).batch(16, torch.Generator().manual_seed(0))
-        call = lambda model=model, x=x, wanted=wanted: training_runs.forward(settings, model, x, wanted)  # noqa: E731
+        x, target = training_runs.of(settings).batch(16, torch.Generator().manual_seed(0))
+        call = lambda model=model, x=x, target=target: training_runs.forward(settings, model, x, target)  # noqa: E731
         value, kept[variant] = training_runs.counted(call, model)
         assert kept[variant] == bytes_in_graph(value, without=[*model.parameters(), *model.buffers()])
     assert kept["stock"] > kept[variants.FUSED] > kept["approx-8"] > kept["approx-4"]
@@ -142,9 +142,9 @@ def test_values_are_put_in_the_middle_of_steps(bits):
     torch.manual_seed(bits)
     gain, bias = torch.tensor([1.0, -0.5, 3.0]), torch.tensor([0.0, 0.7, -2.0])
     a = torch.randn(64, 3, 5).double() * gain[:, None] + bias[:, None]
-    found = training_naive.rounded(a, gain.double(), bias.double(), bits)
+    rounded = training_naive.rounded(a, gain.double(), bias.double(), bits)
     for channel in range(3):
-        values, step = found[:, channel], 6 / 2**bits * abs(float(gain[channel]))
+        values, step = rounded[:, channel], 6 / 2**bits * abs(float(gain[channel]))
         assert len(values.unique()) <= 2**bits
         near = (a[:, channel] - bias[channel]).abs() < 3 * abs(gain[channel]) - step
         assert near.float().mean() > 0.5
@@ -166,20 +166,20 @@ def test_a_naive_net_is_tested_exactly_unless_told():
     for model in (naive, stock):
         model.eval()
     assert naive(x).equal(stock(x))
-    with training_naive.quantised(naive) as there:
-        assert there
+    with training_naive.quantised(naive) as rounds:
+        assert rounds
         assert not naive(x).equal(stock(x))
     assert naive(x).equal(stock(x))
-    with training_naive.quantised(stock) as there:
-        assert not there
+    with training_naive.quantised(stock) as rounds:
+        assert not rounds
 
 
 def test_a_naive_gradient_goes_straight_through():
     norm = training_naive.NaiveNorm(3, 4)
     exact = nn.BatchNorm2d(3)
     x, grad = torch.randn(8, 3, 4, 4, requires_grad=True), torch.randn(8, 3, 4, 4)
-    found, wanted = (torch.autograd.grad(one(x), x, grad)[0] for one in (norm, exact))
-    assert found.equal(wanted)
+    gradient, expected = (torch.autograd.grad(module(x), x, grad)[0] for module in (norm, exact))
+    assert gradient.equal(expected)
 
 
 # Rows and the page
@@ -195,11 +195,11 @@ def test_nets_are_trained_by_their_own_variants(tmp_path, capsys):
     common = {(task, variant) for task in ("resnet20", "vit") for variant in ("stock", "approx-4")}
     assert trained == common | {("resnet20", "naive-4")}
     for row in rows:
-        assert ("quantised" in row.found) == (row.mode == "run" and row.implementation == "naive-4")
-    counted = {row.implementation: row.found["kept"] for row in rows if row.what == "gradients resnet20"}
+        assert ("quantised" in row.results) == (row.mode == "run" and row.implementation == "naive-4")
+    counted = {row.implementation: row.results["kept"] for row in rows if row.what == "gradients resnet20"}
     trainings = training_rows.runs(rows, "resnet20")
-    assert counted["approx-4"] == trainings["approx-4"][0].found["kept"]
-    assert counted["noise"] == trainings["stock"][0].found["kept"] > counted["fused"] > counted["approx-4"]
+    assert counted["approx-4"] == trainings["approx-4"][0].results["kept"]
+    assert counted["noise"] == trainings["stock"][0].results["kept"] > counted["fused"] > counted["approx-4"]
     assert set(tmp_path.iterdir()) == {out, tmp_path / "rows-approx.png"}
     assert "| naive-4 (tested as trained) |" in capsys.readouterr().out
 
@@ -218,7 +218,7 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     errors = {"stock": [1.0, 2.0, 3.0], "approx-4": [1.5, 2.5, 3.5], "naive-4": [5.0, None, 7.0], "narrow": [9, 9, 9]}
     errors["approx-8"] = errors["stock"]
     rows = [
-        Row("training resnet20", variant, "run", seed, settings, _found(variant, error), "d", {}, "r")
+        TrainingRow("training resnet20", variant, "run", seed, settings, _results(variant, error), "d", {}, "r")
         for variant, of_seeds in errors.items()
         for seed, error in enumerate(of_seeds)
     ]
@@ -226,10 +226,10 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     folder.mkdir()
     training_rows.save(rows, folder / "training.jsonl")
     markers = f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}old\n{page.END}after\n"
-    found = training_page.rendered(markers, tmp_path)
-    assert found.startswith(f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}**resnet20**")
-    assert found.endswith(f"{page.END}after\n")
-    lines = found.splitlines()
+    text = training_page.rendered(markers, tmp_path)
+    assert text.startswith(f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}**resnet20**")
+    assert text.endswith(f"{page.END}after\n")
+    lines = text.splitlines()
     start = "| approx-4 | 1.00 MB | 2.0× | – | 2.50 ± 1.00 | +0.50 (+0.50 to +0.50) | < 0.001 | equivalent, but meas"
     assert any(line.startswith(start) for line in lines)
     assert "| naive-4 | – | – | – | 6.00 ± 1.41 | – | – | diverged with 1 of 3 seeds | 2.00× |" in lines
@@ -240,15 +240,15 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     )
 
 
-def _found(variant, error):
+def _results(variant, error):
     of = lambda error: {"loss": None if error is None else 1.0, "accuracy": 1 - (error or 0) / 100}  # noqa: E731
     stock = variant == "stock"
-    found = {**of(error), "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}
-    return found | ({"quantised": of(None if error is None else error - 4)} if variant.startswith("naive") else {})
+    results = {**of(error), "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}
+    return results | ({"quantised": of(None if error is None else error - 4)} if variant.startswith("naive") else {})
 
 
 def test_rows_of_nets_are_numbers():
     for path in training_page.RESULTS.glob(training_page.ROWS):
         for row in training_rows.load(path):
             if row.task in variants.NETS and row.mode == "run":
-                assert math.isfinite(row.found["loss"]), asdict(row)
+                assert math.isfinite(row.results["loss"]), asdict(row)

@@ -1,6 +1,5 @@
-"""`python -m benchmarks.approx_backprop`: its bytes, errors, batches, rows, refusals and page; never how fast it is."""
+"""`python -m benchmarks.approx_backprop`: bytes, errors, batches, rows, refusals and page; not its speed."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +8,13 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from benchmarks.approx_backprop import __main__ as bench
-from benchmarks.approx_backprop import batches as fitting
-from benchmarks.approx_backprop import layers as single
+from benchmarks.approx_backprop import batches as largest_batches
+from benchmarks.approx_backprop import layers as single_layers
 from benchmarks.approx_backprop import models as whole
 from benchmarks.approx_backprop import nets, page
 from benchmarks.approx_backprop import times as timed
 from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROUPS, PAPER, PAPER_EIGHT, STOCK
-from benchmarks.rows import RESULTS
+from benchmarks.rows import RESULTS, read_lines
 from coefficients import command
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,7 +22,7 @@ WHERE = {"device": "d", "versions": {}, "revision": "r"}
 CPU = torch.device("cpu")
 GELU, LINEAR = "GELU – linear", "linear"
 OUTLIER = "linear, a feature 1000 times the others"
-SMALL = fitting.Net(11, 4, (0, 0), (0.0, 0.0))
+SMALL = largest_batches.Net(11, 4, (0, 0), (0.0, 0.0))
 
 
 def key(row):
@@ -31,11 +30,7 @@ def key(row):
     return row["what"], row["implementation"], row["mode"], row["unit"], size.get("depth"), size.get("width")
 
 
-COMMITTED = {
-    key(row): row["median"]
-    for path in RESULTS.glob("*/approx-backprop-*.jsonl")
-    for row in map(json.loads, path.read_text("utf-8").splitlines())
-}
+COMMITTED = {key(row): row["median"] for path in RESULTS.glob("*/approx-backprop-*.jsonl") for row in read_lines(path)}
 
 
 def run(*arguments):
@@ -48,20 +43,22 @@ def medians(rows):
 
 def test_every_count_is_committed():
     kept = {name[:3] for name in COMMITTED if name[0] == "kept"}
-    assert kept == {("kept", way, name) for name, piece in single.PIECES.items() for way in piece.ways}
+    assert kept == {("kept", way, name) for name, piece in single_layers.PIECES.items() for way in piece.ways}
     models = {name[1:3] for name in COMMITTED if name[0] == "kept by a model"}
     assert models == {(way, name) for name in whole.NAMES for way in whole.ways_of(name)}
     batches = {(name[1], *name[4:]) for name in COMMITTED if name[0] == "largest batch"}
-    assert batches == {(way, net.depth, net.width) for way in fitting.WAYS for net in fitting.NETS.values()}
+    assert batches == {
+        (way, net.depth, net.width) for way in largest_batches.WAYS for net in largest_batches.NETS.values()
+    }
 
 
 def test_every_error_and_time_is_committed():
-    errors = {name[:3] for name in COMMITTED if name[3] in ("relative", single.LOST)}
-    worst = f"dW{single.WORST}"
-    grads = {name: ("dx", *piece.grads.values(), worst) for name, piece in single.PIECES.items()}
+    errors = {name[:3] for name in COMMITTED if name[3] in ("relative", single_layers.LOST)}
+    worst = f"dW{single_layers.WORST}"
+    grads = {name: ("dx", *piece.grads.values(), worst) for name, piece in single_layers.PIECES.items()}
     assert errors == {
         (f"error of {grad}", way, name)
-        for name, piece in single.PIECES.items()
+        for name, piece in single_layers.PIECES.items()
         for way in piece.ways
         for grad in grads[name]
     }
@@ -73,64 +70,70 @@ def test_every_error_and_time_is_committed():
 # Layers
 
 
-@pytest.mark.parametrize("name", [single.FRIENDLY, single.FAR_BIASES, single.DEAD_CHANNELS])
+@pytest.mark.parametrize("name", [single_layers.FRIENDLY, single_layers.FAR_BIASES, single_layers.DEAD_CHANNELS])
 def test_bytes_of_a_layer(name):
-    found = {way: single.kept(single.PIECES[name], way) for way in single.PIECES[name].ways}
-    assert found == {
+    counts = {way: single_layers.kept(single_layers.PIECES[name], way) for way in single_layers.PIECES[name].ways}
+    assert counts == {
         **{STOCK: 1048832, FUSED: 524416, PAPER_EIGHT: 131200, PAPER: 65664},
         **{EIGHT: 147584, FOUR: 82048, GROUPS: 90240},
     }
-    assert all(COMMITTED["kept", way, name, "B", None, None] == total for way, total in found.items())
+    assert all(COMMITTED["kept", way, name, "B", None, None] == total for way, total in counts.items())
 
 
 def test_bytes_of_transformers_pieces():
-    assert single.kept(single.PIECES[LINEAR], FOUR) / (4 * single.TOKENS * single.WIDTH) == 0.140625
-    assert single.kept(single.PIECES[GELU], STOCK) / (4 * single.TOKENS * single.WIDER) == 2
-    assert single.kept(single.PIECES[GELU], FOUR) / (4 * single.TOKENS * single.WIDER) == 0.265625
+    assert (
+        single_layers.kept(single_layers.PIECES[LINEAR], FOUR) / (4 * single_layers.TOKENS * single_layers.WIDTH)
+        == 0.140625
+    )
+    assert single_layers.kept(single_layers.PIECES[GELU], STOCK) / (4 * single_layers.TOKENS * single_layers.WIDER) == 2
+    assert (
+        single_layers.kept(single_layers.PIECES[GELU], FOUR) / (4 * single_layers.TOKENS * single_layers.WIDER)
+        == 0.265625
+    )
 
 
-@pytest.mark.parametrize("name", single.PIECES)
+@pytest.mark.parametrize("name", single_layers.PIECES)
 def test_errors_of_gradients(name):
-    """What is exact is so to rounding; the rest is off by no more than the bits say; the paper's codes can break."""
-    found = single.errors(single.PIECES[name], 0, CPU)
-    for (way, grad), error in found.items():
-        if way in (PAPER, PAPER_EIGHT) and name != single.FRIENDLY:
+    """Exact ways err by rounding only, codes by at most what their bits allow; the paper's codes can break."""
+    errors = single_layers.errors(single_layers.PIECES[name], 0, CPU)
+    for (way, grad), error in errors.items():
+        if way in (PAPER, PAPER_EIGHT) and name != single_layers.FRIENDLY:
             continue
         exact = way in (STOCK, FUSED) or grad == "dβ" or (name, grad) in ((LINEAR, "dx"), (OUTLIER, "dx"))
-        most = {"dx": 0.04, "dγ": 0.2, "dβ": 0, "dW": 0.15, f"dW{single.WORST}": 0.3}[grad]
-        if (name, grad) == (single.FAR_BIASES, f"dW{single.WORST}"):
-            most = 1.0001  # of a channel of which hardly a number is above 0, and those beyond the ends
+        most = {"dx": 0.04, "dγ": 0.2, "dβ": 0, "dW": 0.15, f"dW{single_layers.WORST}": 0.3}[grad]
+        if (name, grad) == (single_layers.FAR_BIASES, f"dW{single_layers.WORST}"):
+            most = 1.0001  # of a channel with hardly a positive number, which lie beyond the range
         assert error <= (2e-6 if exact else most)
-    if name == single.DEAD_CHANNELS:
-        assert not any(found[PAPER, grad] < 1 for grad in ("dx", "dγ", "dW"))
-    if name == single.FAR_BIASES:
-        assert found[PAPER, "dβ"] > 1e-3
+    if name == single_layers.DEAD_CHANNELS:
+        assert not any(errors[PAPER, grad] < 1 for grad in ("dx", "dγ", "dW"))
+    if name == single_layers.FAR_BIASES:
+        assert errors[PAPER, "dβ"] > 1e-3
 
 
 def test_gradients_that_are_not_finite_are_counted():
-    """JSON has no name for them."""
-    rows = single.layers([single.DEAD_CHANNELS], CPU, WHERE, 1)
+    """JSON has no NaN."""
+    rows = single_layers.layers([single_layers.DEAD_CHANNELS], CPU, WHERE, 1)
     (row,) = (row for row in rows if (row.what, row.implementation) == ("error of dx", PAPER))
-    assert (row.unit, row.median) == (single.LOST, 1)
+    assert (row.unit, row.median) == (single_layers.LOST, 1)
 
 
 # Models
 
 
 def test_fused_models_are_exact():
-    """GELU, which no few slopes describe, is left alone there."""
+    """`fused` leaves GELU alone, as no few-bit table of it is exact."""
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     x = torch.randn(4, 8, requires_grad=True)
-    (wanted,) = torch.autograd.grad(model(x).square().sum(), x)
-    nets.keep(model, FUSED, (x.detach(),))
+    (expected,) = torch.autograd.grad(model(x).square().sum(), x)
+    nets.apply_way(model, FUSED, (x.detach(),))
     (got,) = torch.autograd.grad(model(x).square().sum(), x)
-    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "times"), [("ResNet-20, 8×8", 12), ("vgg16", 5)])
 def test_a_model(name, times):
-    """Without `inputs`, those ReLUs of VGG that work in place would be left alone."""
+    """Without `inputs`, VGG's in-place ReLUs would not be converted."""
     stock, four = (whole.kept(name, way)[0] for way in (STOCK, FOUR))
     assert stock > times * four
     assert COMMITTED["kept by a model", STOCK, name, "B", None, None] == stock
@@ -139,7 +142,7 @@ def test_a_model(name, times):
 
 @pytest.mark.slow
 def test_a_compiled_model(monkeypatch):
-    """Which shares copies as in eager; two layers of it, for the compiler's time."""
+    """A compiled model shares codes as in eager mode; two layers only, as compiling takes long."""
     monkeypatch.setattr(whole, "_model", lambda name: (nets.digits(2), (torch.randn(64, 1, 8, 8),), {}))
     eager, compiled = (whole.kept(name, FOUR)[0] for name in ("ResNet-20, 8×8", whole.COMPILED))
     assert compiled == eager
@@ -149,7 +152,7 @@ def test_a_compiled_model(monkeypatch):
 
 
 def test_what_lives_is_counted():
-    with FakeTensorMode(), fitting.Living() as living:
+    with FakeTensorMode(), largest_batches.Living() as living:
         x = torch.empty(100)
         y = x.exp().view(10, 10)
         del y
@@ -159,27 +162,27 @@ def test_what_lives_is_counted():
 
 @pytest.mark.slow
 def test_batches_that_are_counted():
-    """The line is that of the batch itself: it fits, and one more does not."""
+    """The largest batch fits and one more does not; the line is exact at the batch."""
     memory = 2**28
-    peak = fitting.counted(SMALL, FOUR)
-    batch, each, besides = fitting.largest_of_line(peak, memory)
+    peak = largest_batches.counted(SMALL, FOUR)
+    batch, each, besides = largest_batches.largest_of_line(peak, memory)
     assert peak(batch) <= memory < peak(batch + 1)
     assert peak(batch) == each * batch + besides
-    assert fitting.largest_of_line(peak, 2**10)[0] == 0
+    assert largest_batches.largest_of_line(peak, 2**10)[0] == 0
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 7, 1000])
 @pytest.mark.parametrize("guess", [0, 1, 8, 999, 1500])
 def test_batches_that_run(most, guess):
-    """Each is run once."""
+    """Each batch is run once."""
     tried = []
-    assert fitting.largest_that_runs(lambda n: tried.append(n) or n <= most, guess) == most
+    assert largest_batches.largest_that_runs(lambda n: tried.append(n) or n <= most, guess) == most
     assert len(tried) == len(set(tried)) <= 40
 
 
 @pytest.mark.slow
 def test_running_until_memory_is_out(monkeypatch):
-    """There is no GPU here, so steps run on the CPU, where memory is out beyond 3 samples."""
+    """A stand-in for a GPU: steps run on the CPU, and more than 3 samples raise OutOfMemoryError."""
     fractions = []
     monkeypatch.setattr(
         torch,
@@ -191,7 +194,7 @@ def test_running_until_memory_is_out(monkeypatch):
             set_per_process_memory_fraction=lambda share, device: fractions.append(share),
         ),
     )
-    running = fitting.Running(SMALL, FOUR, CPU)
+    running = largest_batches.Running(SMALL, FOUR, CPU)
     step = running.step
 
     def limited(batch):
@@ -201,9 +204,9 @@ def test_running_until_memory_is_out(monkeypatch):
 
     monkeypatch.setattr(running, "step", limited)
     base = {"implementation": FOUR, "size": {"memory": 40}, "dtype": "float32", **WHERE}
-    batch, seconds = fitting.measured(running, 5, base)
+    batch, seconds = largest_batches.measured(running, 5, base)
     assert (batch.median, batch.mode, batch.unit) == (3, "run", "samples")
-    assert (seconds.unit, seconds.runs) == ("s", fitting.STEPS)
+    assert (seconds.unit, seconds.runs) == ("s", largest_batches.STEPS)
     assert fractions == [0.4, 1.0]
 
 
@@ -212,12 +215,12 @@ def test_running_until_memory_is_out(monkeypatch):
 
 @pytest.mark.slow
 def test_a_quick_run(tmp_path, monkeypatch, capsys):
-    """All kinds, in one file."""
+    """All kinds of rows, in one file."""
     monkeypatch.setattr(bench, "QUICK_NETS", ("11",))
-    monkeypatch.setitem(fitting.NETS, "11", SMALL)
+    monkeypatch.setitem(largest_batches.NETS, "11", SMALL)
     out = tmp_path / "rows.jsonl"
     assert run("--device", "cpu", "--quick", "--memory", "1", "-o", str(out)) == command.GOOD
-    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    rows = read_lines(out)
     assert {"kept", "error of dW", "kept by a model", "largest batch"} < {row["what"] for row in rows}
     times = [row for row in rows if row["what"] in timed.NETS["cpu"]]
     ratios = [f"{way} / {STOCK}" for way in timed.WAYS if way != STOCK]
@@ -254,23 +257,23 @@ def test_a_gpu_that_is_not_there(monkeypatch, capsys):
 
 @pytest.mark.parametrize("way", timed.WAYS)
 def test_ways_compute_the_same(way):
-    """What is timed is the same mathematics: the loss is, bit by bit."""
+    """All timed ways have the same loss, bit for bit."""
     torch.manual_seed(0)
     model, x = timed.NETS["cpu"]["ViT, 64 wide, 4 layers, 64 images"]()
-    wanted = model.train()(x)
-    nets.keep(model, way, (x,))
-    assert torch.equal(model(x), wanted)
+    expected = model.train()(x)
+    nets.apply_way(model, way, (x,))
+    assert torch.equal(model(x), expected)
 
 
 # The page
 
 
 def test_rows_of_a_gpu_are_shown(monkeypatch):
-    """Batches that ran, beside what was counted, and the time of a sample."""
+    """The page has batches that ran beside counted ones, and the time of a sample."""
     size = {"depth": 164, "width": 16, "memory": 11 * bench.GIB}
-    found = {"size": size, "quantiles": [1, 1], "versions": {"torch": "t"}, "runs": 1}
+    base = {"size": size, "quantiles": [1, 1], "versions": {"torch": "t"}, "runs": 1}
     counted, run_, time = (
-        [{**found, "what": what, "mode": mode, "unit": unit, "implementation": way, "median": median}
+        [{**base, "what": what, "mode": mode, "unit": unit, "implementation": way, "median": median}
          for way, median in zip((FUSED, PAPER, FOUR), medians, strict=True)]
         for what, mode, unit, medians in (
             ("largest batch", "counted", "samples", (900, 6000, 5400)),
@@ -290,8 +293,8 @@ def test_rows_of_a_gpu_are_shown(monkeypatch):
 
 def test_words_beside_the_times():
     rows = [
-        [{"implementation": f"{way} / {STOCK}", "median": ratio} for way, ratio in one.items()]
-        for one in ({EIGHT: 2.0, CHECKPOINT: 1.25}, {EIGHT: 0.5})
+        [{"implementation": f"{way} / {STOCK}", "median": ratio} for way, ratio in ratios.items()]
+        for ratios in ({EIGHT: 2.0, CHECKPOINT: 1.25}, {EIGHT: 0.5})
     ]
     assert page._words(rows) == (
         "8 bits takes 0.50 to 2.00 × stock's time, checkpoint takes 1.25 to 1.25 × stock's time."

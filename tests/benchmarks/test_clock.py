@@ -1,4 +1,4 @@
-"""The clock of a GPU, before one is at hand: a machine that counts its own time stands in for it."""
+"""The clock of a GPU, tested with a simulated GPU that counts its own time."""
 
 from types import SimpleNamespace
 
@@ -9,12 +9,12 @@ from benchmarks import clock
 
 
 class Gpu:
-    """Works through what it is given, in order, each piece in its time; the host waits only where it is told to."""
+    """A simulated GPU: does its work in order, each piece in its time; the host waits only to synchronise."""
 
     READING = 0.1  # milliseconds
 
     def __init__(self):
-        self.host = self.free = 0.0  # when the host, and when the GPU is through with all it was given
+        self.host = self.free = 0.0  # when the host and the GPU finish all their work
         self.readings = 0
 
     def work(self, milliseconds):
@@ -44,17 +44,17 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    found = Gpu()
-    buffer = SimpleNamespace(sum=found.read)
+    machine = Gpu()
+    buffer = SimpleNamespace(sum=machine.read)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(L2_cache_size=1))
-    monkeypatch.setattr(torch.cuda, "Event", found.event)
+    monkeypatch.setattr(torch.cuda, "Event", machine.event)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: buffer)
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: found.host / 1000)
-    return found
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: machine.host / 1000)
+    return machine
 
 
 def call(gpu, host, device):
-    """Takes the host so long to give out, and then the GPU so long."""
+    """A call that takes the host `host` milliseconds to launch, and the GPU `device` to run."""
 
     def run():
         gpu.host += host
@@ -72,11 +72,11 @@ def test_a_call_that_is_given_out_in_time_takes_what_the_gpu_takes(gpu):
 
 def test_the_gpu_is_kept_busy_for_as_long_as_the_host_takes(gpu):
     slow = clock.GpuClock()
-    seconds, _ = slow(call(gpu, host=1.0, device=0.7))  # 4 readings are over by then, 8 too, 16 are not
+    seconds, _ = slow(call(gpu, host=1.0, device=0.7))  # 4 and 8 readings end before that, 16 do not
     assert seconds == pytest.approx(0.0007)
     assert slow.readings == 16
     assert gpu.readings == 4 + 8 + 16
-    assert slow(call(gpu, host=1.0, device=0.2))[0] == pytest.approx(0.0002)  # it is known from now on
+    assert slow(call(gpu, host=1.0, device=0.2))[0] == pytest.approx(0.0002)  # the number of readings is kept
     assert gpu.readings == 4 + 8 + 16 + 16
 
 
@@ -86,11 +86,11 @@ def test_where_the_host_is_slower_than_all_readings_its_time_is_told(gpu):
     assert slow.readings == clock.GpuClock.MOST
     assert host == pytest.approx(0.010)
     most = clock.GpuClock.MOST * gpu.READING / 1000
-    assert seconds == pytest.approx(0.010 - most + 0.0007)  # the GPU waited for the rest of it
+    assert seconds == pytest.approx(0.010 - most + 0.0007)  # the GPU waited for the rest of the time
 
 
 def test_rounds_on_a_gpu_leave_out_the_first_ones(gpu):
-    found = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
-    assert {name: len(seconds) for name, (seconds, _) in found.items()} == {"one": 3, "two": 3}
-    assert found["one"][0] == pytest.approx([0.0005] * 3)
-    assert found["two"][0] == pytest.approx([0.00025] * 3)
+    times = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
+    assert {name: len(seconds) for name, (seconds, _) in times.items()} == {"one": 3, "two": 3}
+    assert times["one"][0] == pytest.approx([0.0005] * 3)
+    assert times["two"][0] == pytest.approx([0.00025] * 3)

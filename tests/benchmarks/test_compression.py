@@ -1,17 +1,16 @@
-"""The ways of `benchmarks.compression` have the gradient that is said of them, and bytes are those of the allocator."""
-
-import json
+"""The ways of `benchmarks.compression`: their gradients, and their bytes by the allocator."""
 
 import pytest
 import torch
 
-from benchmarks.baselines.hooked import Coded, coded
+from benchmarks.baselines.hooked import EncodedStorage, saving_codes
 from benchmarks.compression import __main__ as compression
 from benchmarks.compression import page
 from benchmarks.compression.meter import measured
-from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, _heads, build
+from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, _head_count, build
 from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
+from benchmarks.rows import read_lines
 from coefficients import command
 from kernels import KernelError
 
@@ -47,7 +46,7 @@ def test_vit_is_built():
 
 def test_every_network_has_its_sizes_and_heads_that_attention_has_kernels_for():
     assert set(NORMAL) == set(LARGE) == set(TINY)
-    assert [1024 // _heads(1024), 256 // _heads(256), 64 // _heads(64)] == [64, 64, 16]
+    assert [1024 // _head_count(1024), 256 // _head_count(256), 64 // _head_count(64)] == [64, 64, 16]
 
 
 def test_the_ways_are_those_of_the_command_line():
@@ -59,19 +58,20 @@ def test_the_ways_are_those_of_the_command_line():
 def test_a_hook_codes_a_storage_once_and_no_weights(monkeypatch):
     made = []
     monkeypatch.setattr(
-        "benchmarks.baselines.hooked.Coded", lambda flat, bits: made.append(flat.numel()) or Coded(flat, bits)
+        "benchmarks.baselines.hooked.EncodedStorage",
+        lambda flat, bits: made.append(flat.numel()) or EncodedStorage(flat, bits),
     )
     layer = torch.nn.Linear(128, 128)
     x = torch.randn(64, 128)
-    with coded(layer, 4):
-        y = torch.relu(layer(x))  # x, and y; the weight is as large, and no code
-        z = layer(y)  # y again
+    with saving_codes(layer, 4):
+        y = torch.relu(layer(x))  # encodes x and y; the weight is as large, but is not encoded
+        z = layer(y)  # y, encoded already
     z.sum().backward()
     assert made == [x.numel(), y.numel()]
 
 
 def test_bytes_are_the_allocators():
-    """Of a loss that is the sum of squares of x y: x and y are there before, and their product is kept."""
+    """The loss is the sum of squares of x y: x and y exist before, and the product is saved."""
     x, y = torch.randn(2, 1 << 16)
     x.requires_grad_()
     x.grad = torch.zeros_like(x)
@@ -83,7 +83,7 @@ def test_bytes_are_the_allocators():
 
 def test_quick_and_its_rows(tmp_path, capsys):
     assert run("--quick", "--out", str(tmp_path / "rows.jsonl")) == command.GOOD
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
+    rows = read_lines(tmp_path / "rows.jsonl")
     assert {row["mode"] for row in rows} == {"kept", "peak", "error", "time"}
     exact = [row["median"] for row in rows if row["mode"] == "error" and row["dtype"] == "float32"]
     assert exact[0] == exact[1] == 0 < exact[2]
@@ -97,7 +97,7 @@ def test_times_are_of_the_dtypes_that_are_asked_for(tmp_path):
     out = tmp_path / "rows.jsonl"
     words = ("--quick", "--what", "times", "--ways", "eager,checkpoint", "--dtypes", "bfloat16", "--out", str(out))
     assert run(*words) == command.GOOD
-    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    rows = read_lines(out)
     assert {(row["dtype"], row["unit"]) for row in rows} == {("bfloat16", "s"), ("bfloat16", "ratio of times")}
 
 
@@ -113,7 +113,7 @@ def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monke
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--what", "bytes", "--dtypes", "float32", "--out", str(out)) == command.BAD
     assert "compression: GELU MLP, float32, hook 4 bits: " in capsys.readouterr().err
-    assert {json.loads(line)["implementation"] for line in out.read_text("utf-8").splitlines()} == {EAGER, CHECKPOINT}
+    assert {row["implementation"] for row in read_lines(out)} == {EAGER, CHECKPOINT}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,9 @@ def test_the_page(dtype, monkeypatch):
         | {"quantiles": (value - 0.01, value + 0.01), "runs": 9}
         for rival, value in ((EAGER, 0.9), ("compiled", 1.02))
     ]
-    alone = [{**row, "what": "ViT"} for row in rows if row["implementation"] != EAGER]  # with nothing to compare to
+    alone = [
+        {**row, "what": "ViT"} for row in rows if row["implementation"] != EAGER
+    ]  # without an eager row to compare with
     files = {"compression-bytes": {"a-cpu": alone + rows, "b-cpu": alone}, "compression-times": {"a-cpu": times}}
     monkeypatch.setattr(page, "read", files.__getitem__)
     text = page.section()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.kernels`: its bytes, its rows, its refusals and its goals; never how fast anything is."""
+"""`python -m benchmarks.kernels`: bytes, rows, refusals and goals; not its speed."""
 
 import json
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ from benchmarks.kernels import __main__ as bench
 from benchmarks.kernels import cases
 from benchmarks.kernels import check as kernels_check
 from benchmarks.kernels import table as kernels_table
-from benchmarks.rows import RESULTS, Row, summary
+from benchmarks.rows import RESULTS, Row, read, summary
 from coefficients import command
 from kernels.engine import reference
 from tests.kernels.saved import bytes_allocated
@@ -54,11 +54,11 @@ def row(implementation, unit, median, **changed):
 def test_bytes_moved(function, name, forward, backward):
     both = {"forward": forward * N, "backward": backward * N, "both": (forward + backward) * N}
     assert cases.moved(function, name, 2, N) == both
-    # In 32 bits: twice as much, but for the bits.
+    # In 32 bits: twice as much, except for the codes.
     packed = dict.fromkeys(both, 0.0)
     if name == "invact" or name.startswith("fewbit"):
-        one = N * (1 if name == "invact" else int(name[-1])) / 8
-        packed = {"forward": one, "backward": one, "both": 2 * one}
+        code = N * (1 if name == "invact" else int(name[-1])) / 8
+        packed = {"forward": code, "backward": code, "both": 2 * code}
     assert cases.moved(function, name, 4, N) == {mode: 2 * both[mode] - packed[mode] for mode in both}
 
 
@@ -98,25 +98,25 @@ def test_the_command_writes_rows(tmp_path, capsys):
     threads = torch.get_num_threads()
     assert run(*QUICK, "--out", str(out)) == command.GOOD
     assert torch.get_num_threads() == threads
-    rows = kernels_table.load(out)
-    assert [json.dumps(asdict(one)) for one in rows] == out.read_text("utf-8").splitlines()
+    rows = read(out)
+    assert [json.dumps(asdict(line)) for line in rows] == out.read_text("utf-8").splitlines()
     assert list(tmp_path.iterdir()) == [out]
-    times = {(one.what, one.implementation, one.mode) for one in rows if one.unit == "s"}
+    times = {(line.what, line.implementation, line.mode) for line in rows if line.unit == "s"}
     alone = {"eager", *cases.OURS, "copy"}
     assert times == {
         *(("gelu", name, mode) for name in alone for mode in cases.MODES),
         *(("gelu linear", name, "both") for name in alone - {"copy"}),
         *(("gelu mlp", name, "both") for name in alone - {"copy"} | {cases.ACT_LINEAR}),
     }
-    for one in rows:
-        low, high = one.quantiles
-        assert 0 < low <= one.median <= high
-        assert one.runs == bench.QUICK_RUNS["cpu"]
-        assert one.versions["torch"] == torch.__version__
-        assert one.versions["threads"] == "1"
+    for line in rows:
+        low, high = line.quantiles
+        assert 0 < low <= line.median <= high
+        assert line.runs == bench.QUICK_RUNS["cpu"]
+        assert line.versions["torch"] == torch.__version__
+        assert line.versions["threads"] == "1"
     printed = capsys.readouterr().out
     assert "Times stock eager's time" in printed
-    assert "Goals" not in printed  # they are of a GPU
+    assert "Goals" not in printed  # those are for a GPU
 
 
 def test_quick_leaves_what_is_committed(capsys):
@@ -170,7 +170,7 @@ def test_kernels_pass_the_check(name, dtype):
 
 
 def _with(change):
-    """The twin, but for what `change` makes of y and what is saved."""
+    """The twin, with `change` applied to y and the saved tensor."""
 
     def forward(kernel, x, params):
         return change(*reference.forward(kernel, x, params))
@@ -210,7 +210,7 @@ def test_a_kernel_that_fails_gets_no_time(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("kernels: gelu by invact in bfloat16 is wrong, and gets no time: codes: ")
-    timed = {one.implementation for one in kernels_table.load(out)}
+    timed = {line.implementation for line in read(out)}
     assert timed == {
         *("eager", "eager / copy", "copy"),
         *("invact-precision-bit", "invact-precision-bit / eager", "invact-precision-bit / copy"),
@@ -240,26 +240,26 @@ def test_ratios_are_taken_round_by_round():
     times = {name: (seconds, seconds) for name, seconds in (("eager", [1.0, 8.0, 4.0]), ("invact", [2.0, 8.0, 2.0]))}
     times["copy"] = ([1.0, 4.0, 1.0],) * 2
     moved = {"eager": 10_000_000_000, "invact": 20_000_000_000, "copy": 10_000_000_000}
-    found = {(one.implementation, one.unit): one for one in time_rows(base, times, moved)}
-    assert found["invact / eager", "ratio of times"].median == 1.0
-    assert found["invact / eager", "ratio of times"].quantiles == (0.5, 2.0)
-    assert found["invact / copy", "ratio of GB/s"].median == 1.0
-    assert found["invact", "GB/s"].quantiles == (2.5, 10.0)
-    assert ("eager / eager", "ratio of times") not in found
-    assert {unit for _, unit in found} == {"s", "host s", "GB/s", "ratio of times", "ratio of GB/s"}
+    by_name = {(ratio.implementation, ratio.unit): ratio for ratio in time_rows(base, times, moved)}
+    assert by_name["invact / eager", "ratio of times"].median == 1.0
+    assert by_name["invact / eager", "ratio of times"].quantiles == (0.5, 2.0)
+    assert by_name["invact / copy", "ratio of GB/s"].median == 1.0
+    assert by_name["invact", "GB/s"].quantiles == (2.5, 10.0)
+    assert ("eager / eager", "ratio of times") not in by_name
+    assert {unit for _, unit in by_name} == {"s", "host s", "GB/s", "ratio of times", "ratio of GB/s"}
 
 
 def test_goals_are_read_off_the_rows():
     ratios = {"fewbit-3": 0.88, "fewbit-4": 2.0, "invact": 1.04, "forward-ad": 1.0, "compile": 3.0}
     rows = [row(f"{name} / eager", "ratio of times", value) for name, value in ratios.items()]
-    rows += [replace(one, size={"n": 64}, median=9.0) for one in rows]
+    rows += [replace(large, size={"n": 64}, median=9.0) for large in rows]
     for mode, share in (("forward", 0.95), ("backward", 0.85)):
         shares = {"eager": 0.1, "compile": 0.1, "invact": share, "fewbit-1": 0.97}
-        rows += [row(f"{name} / copy", "ratio of GB/s", one, mode=mode) for name, one in shares.items()]
+        rows += [row(f"{name} / copy", "ratio of GB/s", ratio, mode=mode) for name, ratio in shares.items()]
     layer = {"compile": 1.5, "invact": 1.005, "act-linear": 1.02}
     rows += [row(f"{name} / eager", "ratio of times", value, **LAYER) for name, value in layer.items()]
-    found = [(goal.value, goal.limit, goal.met) for goal in kernels_table.goals(rows)]
-    assert found == [
+    goals = [(goal.value, goal.limit, goal.met) for goal in kernels_table.goals(rows)]
+    assert goals == [
         (0.88, 0.90, True),
         (1.04, 1.03, False),
         (1.00, 1.00, True),
@@ -300,7 +300,11 @@ def test_on_a_gpu(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--fn", "gelu", "--dtypes", "bfloat16", "--sizes", "2^16", "--out", str(out)) == command.GOOD
     assert "Goals" in capsys.readouterr().out
-    rows = kernels_table.load(out)
-    kept = {(one.what, one.implementation, one.unit): one.median for one in rows if one.mode == "kept"}
+    rows = read(out)
+    kept = {
+        (measured.what, measured.implementation, measured.unit): measured.median
+        for measured in rows
+        if measured.mode == "kept"
+    }
     expected = {key[:2]: value for key, value in kept.items() if key[2] == "expected B"}
     assert {key: kept[(*key, "asked B")] for key in expected} == expected

@@ -1,6 +1,4 @@
-"""Rivals at equal bytes are what is said of them, and a run's rows become the page."""
-
-import json
+"""`benchmarks.planning`: the rivals at equal bytes, the networks, rows and their page."""
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ from benchmarks.parsers import PLANNING_MODELS
 from benchmarks.planning import __main__ as planning
 from benchmarks.planning import errors, page, steps
 from benchmarks.planning.nets import SMALL, TIMED, TINY, build
+from benchmarks.rows import read_lines
 from coefficients import command
 from kernels import KernelError
 from kernels.memory.measure import trial
@@ -23,21 +22,23 @@ def run(*arguments):
 
 
 def test_narrowing_starts_where_a_byte_costs_least():
-    """Of 8 bits each, in 100 and 1000 bytes a bit: narrowing the first by k bits frees 100 k bytes."""
+    """Both start with 8 bits, of 100 and 1000 bytes each: narrowing the first by k bits frees 100 k bytes."""
     sizes = {"small": 100, "large": 1000}
-    found = {"small": 1.0, "large": 1.0}
+    sensitivities = {"small": 1.0, "large": 1.0}
 
     def total(bits):
         return sum(sizes[site] * width for site, width in bits.items())
 
     def bits(most):
-        return gact.allocate(found, (2, 4, 8), lambda site, width: sizes[site] * width, lambda b: total(b) <= most)
+        return gact.allocate(
+            sensitivities, (2, 4, 8), lambda site, width: sizes[site] * width, lambda b: total(b) <= most
+        )
 
     assert bits(8800) == {"small": 8, "large": 8}
     assert bits(8799) == {"small": 8, "large": 4}  # as much harm as to the other, for ten times the bytes
     # To 2 bits, the large one loses 4^-2 - 4^-4 for 2000 bytes; the small one, to 4 bits, 4^-4 - 4^-8 for 400.
     assert bits(4799) == {"small": 4, "large": 4}
-    found["large"] = 1e-6
+    sensitivities["large"] = 1e-6
     assert bits(4799) == {"small": 8, "large": 2}
     assert bits(2200) == {"small": 2, "large": 2}
     with pytest.raises(ValueError, match="bytes must be enough for 2 bits everywhere, got fewer"):
@@ -57,10 +58,10 @@ def test_interpolated_errors():
 
 
 def test_draws_vary_as_codes_err():
-    """Half the squared distance of two draws is the variance, and unbiased codes err by nothing else.
+    """Half the squared distance of two draws estimates the variance, the only error of unbiased codes.
 
-    Each is a sum over some 10^4 elements with errors of their own, so both agree far better than a factor of two, but
-    for what is not linear: codes of 8 bits have errors so small that all is.
+    Both are sums over some 10^4 independent errors, so they agree far better than a factor of two if the network is
+    nearly linear in the errors, as it is for codes of 8 bits.
     """
     case = build("BERT", TINY["BERT"], 0)
     names = [site.name for site in observe(case.module, *case.batches[0]).sites]
@@ -96,10 +97,10 @@ def test_an_image_reaches_the_end_of_efficientnet():
 def test_seeds_draw_other_weights_and_batches_other_samples():
     first, second = build("BERT", TINY["BERT"], 0), build("BERT", TINY["BERT"], 1)
     assert not torch.equal(next(first.module.parameters()), next(second.module.parameters()))
-    one, two, three = (batch.kwargs["input_ids"] for batch in first.batches)
-    assert one.shape == (TINY["BERT"].batch, TINY["BERT"].length)
-    assert not torch.equal(one, two)
-    assert not torch.equal(two, three)
+    plan, check, held_out = (batch.kwargs["input_ids"] for batch in first.batches)
+    assert plan.shape == (TINY["BERT"].batch, TINY["BERT"].length)
+    assert not torch.equal(plan, check)
+    assert not torch.equal(check, held_out)
 
 
 def test_checkpoints_keep_less_for_longer():
@@ -116,7 +117,7 @@ def test_checkpoints_keep_less_for_longer():
 def test_quick_rows_and_their_page(tmp_path, capsys, monkeypatch):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--out", str(out)) == command.GOOD
-    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    rows = read_lines(out)
     compiled = [mode + errors.COMPILED for mode in page.MODES]
     others = (planning.ACCOUNTING, planning.ALLOCATOR, planning.TIME)
     assert {row["mode"] for row in rows} == {*page.MODES, *compiled, *others}

@@ -1,6 +1,5 @@
-"""The study of recorded tables: that its tables are what they are said to be, and that it runs."""
+"""The study of recorded tables: properties of its tables, and a quick run."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +7,14 @@ import pytest
 
 from benchmarks.recorded import __main__ as bench
 from benchmarks.recorded import page, study
-from benchmarks.rows import RESULTS
+from benchmarks.rows import RESULTS, read_lines
 from benchmarks.training import jobs
 from coefficients import command
 from fitting.activations import get
 
 
 def error(made: study.Fit) -> np.ndarray:
-    """q - f' at its samples."""
+    """q - f' at the samples of the table."""
     x = made.weight.samples
     codes = made.steps.codes[np.searchsorted(made.steps.borders, x, side="left")]
     return made.steps.levels[codes] - get(study.FUNCTION).df(x)
@@ -71,7 +70,7 @@ def tables_of(stage: study.Stage, folder: Path) -> dict[str, study.Tables | None
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.jsonl"
     assert bench.main(["--quick", "--task", "text", "--out", str(out)]) == command.GOOD
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = read_lines(out)
     assert {row["implementation"] for row in rows} == {"stock", "uniform", "normal", "recorded", "level", "together"}
     assert f"{len(rows)} rows, wrote" in capsys.readouterr().out
 

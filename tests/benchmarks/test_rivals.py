@@ -1,7 +1,6 @@
-"""The rivals compute the same block, keep what is said of them, and are judged by float64."""
+"""The rivals compute the same block, save the expected bytes, and are compared with float64."""
 
 import ctypes
-import json
 import shutil
 import sys
 
@@ -14,7 +13,7 @@ from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals import page as rivals_page
-from benchmarks.rows import Row, summary
+from benchmarks.rows import Row, read_lines, summary
 from coefficients import command
 from kernels import KernelError, saved_bytes
 
@@ -31,10 +30,6 @@ def run(module, *arguments):
     return command.run(module.PROG, lambda: module.main(arguments), (KernelError,))
 
 
-def rows_of(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 @pytest.mark.parametrize(("kind", "name"), WITHOUT_COMPILING)
 def test_all_compute_the_same_block(kind, name):
     outputs = []
@@ -47,7 +42,7 @@ def test_all_compute_the_same_block(kind, name):
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
 
 
-# In units of the input: what each keeps, by what autograd must keep of Linear (its input) and of the hidden tensor (4).
+# Bytes kept in units of the input: Linear's input, and tensors of the hidden layer, each of 4 units.
 KEPT = {
     (MLP, EAGER): 1 + 4 + 4,
     (MLP, CHECKPOINT): 1,
@@ -65,8 +60,8 @@ KEPT = {
 
 
 def test_what_each_keeps():
-    found = rivals.counted(Rivals(CPU, compiles=False, kinds=(MLP, SWIGLU)), rivals.origin(CPU))
-    assert {(row.what, row.implementation): row.median for row in found} == KEPT
+    counts = rivals.counted(Rivals(CPU, compiles=False, kinds=(MLP, SWIGLU)), rivals.origin(CPU))
+    assert {(row.what, row.implementation): row.median for row in counts} == KEPT
 
 
 # torch's own, inside it
@@ -74,8 +69,8 @@ def test_what_each_keeps():
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
 def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
     torch.compiler.reset()
-    blocks_of = {one.implementation: one for one in Rivals(CPU, compiles=True, kinds=(MLP,)).blocks(8)}
-    made = {name: rivals.made(one, 16, "float32", CPU) for name, one in blocks_of.items() if one.compiled}
+    blocks_of = {block.implementation: block for block in Rivals(CPU, compiles=True, kinds=(MLP,)).blocks(8)}
+    made = {name: rivals.made(block, 16, "float32", CPU) for name, block in blocks_of.items() if block.compiled}
     kept = {}
     for name, (runs, x, _) in made.items():  # after all are made, as they are timed
         x = x.detach().requires_grad_()
@@ -86,7 +81,7 @@ def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
 
 
 class Info(ctypes.Structure):
-    """What glibc says of its heap."""
+    """glibc's struct mallinfo2, on its heap."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -95,7 +90,7 @@ class Info(ctypes.Structure):
 
 
 def books(*_):
-    """A GPU's allocator as glibc has it: what is given out, and nobody's peak."""
+    """glibc's allocated bytes, in place of a GPU's; its peak is not meaningful."""
     libc = ctypes.CDLL("libc.so.6")
     libc.mallinfo2.restype = Info
     info = libc.mallinfo2()
@@ -113,19 +108,19 @@ def test_what_is_allocated_is_what_forward_leaves(monkeypatch):
     # Many rows of few features: products of matrices in bfloat16 take most of the time.
     rows, width = 8192, 32
     monkeypatch.setattr(rivals, "TIMED", {"cuda": ((rows, width),)})
-    found = rivals.allocated(Rivals(CPU, compiles=False, kinds=(MLP,)), rivals.origin(CPU))
+    allocated = rivals.allocated(Rivals(CPU, compiles=False, kinds=(MLP,)), rivals.origin(CPU))
     unit = rows * width * 2
     # The input was there before and does not count, the result is there after it and does. Besides, some pages.
-    kept = {row.implementation: row.median / unit for row in found if row.mode == rivals_page.ALLOCATED}
+    kept = {row.implementation: row.median / unit for row in allocated if row.mode == rivals_page.ALLOCATED}
     assert kept == {name: pytest.approx(KEPT[MLP, name], abs=0.1) for name in kept}
     assert {EAGER, CHECKPOINT, LATE, "invact"} <= set(kept)
 
 
 @pytest.mark.slow
 def test_the_judge_is_of_the_same_weights():
-    found = rivals.accuracy(Rivals(CPU, compiles=False), rivals.origin(CPU))
+    judged = rivals.accuracy(Rivals(CPU, compiles=False), rivals.origin(CPU))
     worst = {}
-    for row in found:
+    for row in judged:
         key = row.implementation, row.dtype
         worst[key] = max(worst.get(key, 0.0), row.median)
     for (name, dtype), error in worst.items():
@@ -173,8 +168,8 @@ def test_the_page_shows_whom_only_a_gpu_has(monkeypatch, tmp_path):
         [row(name, "allocated", "B", value, gpu, large) for name, value in ((EAGER, 4096.0), (LIGER, 2048.0))],
         "rivals-memory",
     )
-    for where, found in ((cpu, {EAGER: 0.002}), (gpu, {EAGER: 0.003, LIGER: 0.004})):
-        errors = [row(name, "first.weight", "relative error", value, where) for name, value in found.items()]
+    for where, errors_of in ((cpu, {EAGER: 0.002}), (gpu, {EAGER: 0.003, LIGER: 0.004})):
+        errors = [row(name, "first.weight", "relative error", value, where) for name, value in errors_of.items()]
         rows.save(errors, "rivals-accuracy")
     rows.save(
         [
@@ -207,27 +202,27 @@ def test_ligers_gelu_is_judged_by_its_own_definition():
 def test_rivals_from_the_command_line(tmp_path, capsys):
     out = tmp_path / "rows"
     assert run(rivals, "--quick", "--device", "cpu", "--out", str(out)) == command.GOOD
-    found = rows_of(out)
-    assert {row["unit"] for row in found} == {"units", "relative error", "s", "ratio of times"}
-    assert f"{len(found)} rows, wrote {out}" in capsys.readouterr().out
+    measured = read_lines(out)
+    assert {row["unit"] for row in measured} == {"units", "relative error", "s", "ratio of times"}
+    assert f"{len(measured)} rows, wrote {out}" in capsys.readouterr().out
 
 
 def test_accuracy_from_the_command_line(tmp_path):
     out = tmp_path / "rows"
     assert run(accuracy, "--fn", "relu,tanh", "--device", "cpu", "--out", str(out), "--quick") == command.GOOD
-    found = {
+    medians = {
         (row["mode"], row["implementation"], row["what"], row["unit"], row["dtype"]): row["median"]
-        for row in rows_of(out)
+        for row in read_lines(out)
     }
     # ReLU is exact by every method but in few bits, and there, too: its derivative has two values.
-    assert found["relu", "stock", "forward", "misses", "bfloat16"] == 0
-    assert found["relu", "invact", "derivative", "max", "float16"] == 0
-    assert found["relu", "fewbit, 1 bit", "derivative", "max", "float16"] == 0
+    assert medians["relu", "stock", "forward", "misses", "bfloat16"] == 0
+    assert medians["relu", "invact", "derivative", "max", "float16"] == 0
+    assert medians["relu", "fewbit, 1 bit", "derivative", "max", "float16"] == 0
     # More bits, less error; and exact methods are at the dtype's rounding, half a unit of numbers below 1.
-    errors = [found["tanh", f"fewbit, {bits} bits", "derivative", "rms", "float16"] for bits in (2, 3, 4)]
+    errors = [medians["tanh", f"fewbit, {bits} bits", "derivative", "rms", "float16"] for bits in (2, 3, 4)]
     assert errors == sorted(errors, reverse=True)
-    assert found["tanh", "forward-ad", "derivative", "max", "float16"] <= torch.finfo(torch.float16).eps / 4 * 1.001
-    assert found["tanh", "forward-ad", "forward", "ulp", "float16"] <= 1
+    assert medians["tanh", "forward-ad", "derivative", "max", "float16"] <= torch.finfo(torch.float16).eps / 4 * 1.001
+    assert medians["tanh", "forward-ad", "forward", "ulp", "float16"] <= 1
 
 
 @pytest.mark.parametrize(

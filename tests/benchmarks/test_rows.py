@@ -1,4 +1,4 @@
-"""One row format for all benchmarks, what their command lines share, and who may be timed."""
+"""The row format of all benchmarks, their shared options, and `benchmarks.run`, report and package."""
 
 import json
 import math
@@ -27,9 +27,8 @@ TYPES = {
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_all_rows_have_the_one_format(path):
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        assert [one.name for one in fields(Row)] == list(row)[: len(fields(Row))], row
+    for row in rows.read_lines(path):
+        assert [column.name for column in fields(Row)] == list(row)[: len(fields(Row))], row
         for name, kind in TYPES.items():
             assert isinstance(row[name], kind), (name, row)
         low, high = row["quantiles"]
@@ -37,7 +36,7 @@ def test_all_rows_have_the_one_format(path):
             assert row["what"].startswith("training"), row
             assert low is None, row
         else:
-            # One that is the ratio of two medians need not lie between the quantiles of ratios.
+            # A ratio of medians need not lie between the quantiles of ratios.
             assert math.isfinite(row["median"]), row
             assert low <= high, row
             assert low <= row["median"] <= high or row["unit"] == "ratio of medians", row
@@ -61,8 +60,8 @@ def test_no_measurement_in_readme_is_typed_by_hand():
 def test_every_printed_bound_of_a_formula_holds():
     lines = [line.split(" | ") for line in report.invact_section().splitlines()[2:]]
     files = report.INVACT_FILES
-    for name, found in (("gelu", lines[: len(files)]), ("silu", lines[len(files) :])):
-        for file, cells in zip(files, found, strict=True):
+    for name, table in (("gelu", lines[: len(files)]), ("silu", lines[len(files) :])):
+        for file, cells in zip(files, table, strict=True):
             assert float(cells[-1].strip("| ")) >= max(load(name, f"invact-{file}")["error"]["bound"])
 
 
@@ -125,17 +124,17 @@ def test_coefficients_are_told_apart_by_every_byte_and_name(tmp_path, monkeypatc
 
 def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    one, other = (
+    first, second = (
         Row("w", name, "m", {}, "float32", "s", **rows.summary([1.0]), device="d") for name in ("one", "other")
     )
-    found = [("first", [one]), ("second", [other, one])]
-    rows.record(found, None, quick=True)
+    files = [("first", [first]), ("second", [second, first])]
+    rows.record(files, None, quick=True)
     assert not list(tmp_path.iterdir())
-    rows.record(found, None, quick=False)
+    rows.record(files, None, quick=False)
     assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("d/*.jsonl"))] == [1, 2]
-    rows.record(found, tmp_path / "all", quick=True)
+    rows.record(files, tmp_path / "all", quick=True)
     lines = (tmp_path / "all").read_text().splitlines()
-    assert lines == [json.dumps(asdict(row)) for row in (one, other, one)]
+    assert lines == [json.dumps(asdict(row)) for row in (first, second, first)]
     assert "3 rows" in capsys.readouterr().out
 
 
@@ -177,64 +176,64 @@ def test_a_device_that_is_not_there(monkeypatch):
 
 
 class Commands:
-    """What is run in place of subprocesses: tests pass or fail, and so do steps."""
+    """A stand-in for subprocess.run: commands with one of the words `failing` fail."""
 
     def __init__(self, failing):
         self.failing, self.words = failing, []
 
     def __call__(self, words, **_):
         self.words.append(words[1:])
-        failed = any(one in words for one in self.failing)
+        failed = any(word in words for word in self.failing)
         return subprocess.CompletedProcess(words, int(failed))
 
 
 @pytest.fixture
 def commands(monkeypatch):
     def make(*failing):
-        found = Commands(failing)
-        monkeypatch.setattr(run.subprocess, "run", found)
-        return found
+        stand_in = Commands(failing)
+        monkeypatch.setattr(run.subprocess, "run", stand_in)
+        return stand_in
 
     return make
 
 
-def _modules(found):
-    return [words[1] for words in found.words]
+def _modules(stand_in):
+    return [words[1] for words in stand_in.words]
 
 
 @pytest.mark.parametrize("suite", run.SUITES)
 def test_a_suite_runs_its_tests_and_then_its_steps(suite, commands):
-    found = commands()
+    stand_in = commands()
     assert run.main([suite, "--device", "cpu"]) == command.GOOD
     steps = [f"benchmarks.{step.module}" for step in run.SUITES[suite]]
-    assert _modules(found) == ["pytest"] * (suite in run.TESTS) + steps
-    for words, step in zip(found.words[-len(steps) :], run.SUITES[suite], strict=True):
+    assert _modules(stand_in) == ["pytest"] * (suite in run.TESTS) + steps
+    for words, step in zip(stand_in.words[-len(steps) :], run.SUITES[suite], strict=True):
         assert ("--device" in words) == step.placed
         assert "--quick" not in words
 
 
 @pytest.mark.parametrize("suite", run.TESTS)
 def test_nothing_is_measured_while_its_tests_fail(suite, commands, capsys):
-    found = commands("pytest")
+    stand_in = commands("pytest")
     assert run.main([suite, "accuracy", "--device", "cpu"]) == command.BAD
     others = [f"benchmarks.{step.module}" for step in run.SUITES["accuracy"]]
-    assert _modules(found) == ["pytest", *others]
+    assert _modules(stand_in) == ["pytest", *others]
     assert f"{suite}: not measured, its tests fail" in capsys.readouterr().err
 
 
 def test_a_step_that_fails_does_not_keep_the_others(commands, capsys):
     first, *_ = run.SUITES["accuracy"]
-    found = commands(f"benchmarks.{first.module}")
+    stand_in = commands(f"benchmarks.{first.module}")
     assert run.main(["accuracy", "--device", "cpu"]) == command.BAD
-    assert len(found.words) == len(run.SUITES["accuracy"])
+    assert len(stand_in.words) == len(run.SUITES["accuracy"])
     assert f"benchmarks.{first.module} failed with status 1" in capsys.readouterr().err
 
 
 def test_quick_tests_nothing_and_leaves_out_what_takes_long(commands):
-    found = commands()
+    stand_in = commands()
     assert run.main([*run.SUITES, "--quick", "--device", "cpu"]) == command.GOOD
-    assert "pytest" not in _modules(found)
-    assert all("--quick" in words for words in found.words)
+    assert "pytest" not in _modules(stand_in)
+    assert all("--quick" in words for words in stand_in.words)
 
 
 def test_steps_and_tests_are_there():
@@ -299,8 +298,8 @@ def test_the_package_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(package, "COMMANDS", ("coefficients list",))
     out = tmp_path / "rows"
     assert package.main(["--quick", "--out", str(out)]) == command.GOOD
-    found = {row["implementation"]: row for row in map(json.loads, out.read_text("utf-8").splitlines())}
-    assert set(found) >= {"pass", "import kernels", "wheel", "python -m coefficients list"}
-    assert all(row["median"] > 0 for row in found.values())
-    # Names come when they are asked for: an import alone is far from what torch's takes.
-    assert found["import kernels"]["median"] < found["import torch"]["median"] / 2
+    by_name = {row["implementation"]: row for row in rows.read_lines(out)}
+    assert set(by_name) >= {"pass", "import kernels", "wheel", "python -m coefficients list"}
+    assert all(row["median"] > 0 for row in by_name.values())
+    # Names are imported lazily: importing the package takes far less time than importing torch.
+    assert by_name["import kernels"]["median"] < by_name["import torch"]["median"] / 2

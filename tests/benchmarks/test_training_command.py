@@ -1,4 +1,4 @@
-"""`python -m benchmarks.training`: rows, pictures, refusals and the page; never how well anything learns."""
+"""`python -m benchmarks.training`: rows, pictures, refusals and the page; not how well anything learns."""
 
 import json
 
@@ -10,7 +10,7 @@ from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
 from benchmarks.training import statistics
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from coefficients import command
 from tests.benchmarks.quick_training import QUICK, quick, run
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """No pictures, which take seconds."""
+    """Skip the pictures, which take seconds."""
     monkeypatch.setattr(training_plots, "save", lambda rows, path: [])
 
 
 @pytest.fixture
 def trained(monkeypatch, undrawn):
-    """The variants and seeds that are trained from here on, in their order."""
+    """A list that records the variants and seeds that are trained, in order."""
     calls, train = [], training_runs.train
 
     def spy(settings, variant, seed):
@@ -57,9 +57,9 @@ def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
         assert row.versions["torch"] == torch.__version__
         assert row.versions["threads"] == "1"
         if row.mode == "run":
-            assert row.found["curve"][-1][0] == row.settings["steps"] == len(row.found["curve"])
-            assert min(row.found["kept"], row.found["seconds"], row.found["loss"]) > 0
-            assert 0 <= row.found["accuracy"] <= 1
+            assert row.results["curve"][-1][0] == row.settings["steps"] == len(row.results["curve"])
+            assert min(row.results["kept"], row.results["seconds"], row.results["loss"]) > 0
+            assert 0 <= row.results["accuracy"] <= 1
     pictures = {tmp_path / f"rows-{name}.png" for name in training_page.PICTURES}
     assert set(tmp_path.iterdir()) == {out, *pictures}
     assert "| recompute |" in capsys.readouterr().out
@@ -75,19 +75,19 @@ def test_a_run_that_is_broken_off_is_taken_up_again(tmp_path, trained, monkeypat
             raise KeyboardInterrupt
         return spy(settings, variant, seed)
 
-    wanted = (*QUICK, "--arms", "fewbit-1,fewbit-2", "--out", out)
+    words = (*QUICK, "--arms", "fewbit-1,fewbit-2", "--out", out)
     monkeypatch.setattr(training_runs, "train", stop)
-    assert run(*wanted) == command.INTERRUPTED
+    assert run(*words) == command.INTERRUPTED
     before = {row.key: row for row in training_rows.load(tmp_path / "rows.jsonl")}
     monkeypatch.setattr(training_runs, "train", spy)
     trained.clear()
-    assert run(*wanted) == command.GOOD
+    assert run(*words) == command.GOOD
     assert trained == [("fewbit-2", 0)]
     after = {row.key: row for row in training_rows.load(tmp_path / "rows.jsonl")}
     assert before.items() <= after.items()
     assert "3 of 4 trainings are taken from the file" in capsys.readouterr().err
     trained.clear()
-    assert run(*wanted, "--fresh") == command.GOOD
+    assert run(*words, "--fresh") == command.GOOD
     assert {("stock", 0), ("fewbit-1", 0), ("fewbit-2", 0)} == set(trained)
 
 
@@ -155,7 +155,7 @@ def test_the_page_says_what_was_measured():
 def test_a_page_of_made_up_rows(tmp_path):
     settings = training_runs.key(quick("text"))
     rows = [
-        Row("training text", variant, "run", seed, settings, _found(variant, loss), "d", {}, "r")
+        TrainingRow("training text", variant, "run", seed, settings, _results(variant, loss), "d", {}, "r")
         for variant, losses in {
             "stock": [1.0, 2.0, 3.0],
             "fewbit-1": [1.1, 2.2, 3.3],
@@ -182,13 +182,13 @@ def test_a_page_of_made_up_rows(tmp_path):
 def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
     settings = training_runs.key(quick("llama"))
     rows = [
-        Row(
+        TrainingRow(
             "training llama",
             variant,
             "run",
             seed,
             settings,
-            {**_found(variant, 1.0 + seed), "peak": peak},
+            {**_results(variant, 1.0 + seed), "peak": peak},
             "d",
             {},
             "r",
@@ -214,6 +214,6 @@ def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
     assert f"machine/{picture.name})" in page
 
 
-def _found(variant, loss):
+def _results(variant, loss):
     stock = variant == "stock"
     return {"loss": loss, "accuracy": 0.5, "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}

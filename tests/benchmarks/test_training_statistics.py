@@ -1,4 +1,4 @@
-"""Gradients beside noise, equivalence and verdicts of `benchmarks.training`."""
+"""Statistics of `benchmarks.training`: errors of gradients and noise, equivalence, verdicts."""
 
 import math
 
@@ -16,10 +16,10 @@ def test_gradients_are_compared_as_said():
     stock = [[torch.tensor([3.0, 4.0])], [torch.tensor([3.0, -4.0])]]
     variant = [[torch.tensor([3.0, 5.0])], [torch.tensor([3.0, -7.0])]]
     mean = [torch.tensor([3.0, 0.0])]
-    found = training_gradients.compare(iter(variant), stock, mean)
-    assert found["of batch"] == [pytest.approx((1 / 5 + 3 / 5) / 2)]
-    assert found["error"] == [pytest.approx(math.sqrt((1 + 9) / 2) / 3, rel=1e-3)]  # four digits are kept
-    assert found["bias"] == [pytest.approx(1 / 3, rel=1e-3)]
+    compared = training_gradients.compare(iter(variant), stock, mean)
+    assert compared["of batch"] == [pytest.approx((1 / 5 + 3 / 5) / 2)]
+    assert compared["error"] == [pytest.approx(math.sqrt((1 + 9) / 2) / 3, rel=1e-3)]  # four digits are kept
+    assert compared["bias"] == [pytest.approx(1 / 3, rel=1e-3)]
     assert training_gradients._noise(stock, mean) == [pytest.approx(math.sqrt(32) / 3, rel=1e-3)]
 
 
@@ -65,8 +65,8 @@ STOCK = dict(enumerate([1.0, 2.0, 3.0, 2.0, 1.0]))  # standard deviation 0.84
 )
 def test_verdicts(differences, verdict):
     variant = {seed: None if d is None else STOCK[seed] + d for seed, d in enumerate(differences)}
-    found = statistics.compare(variant, STOCK)
-    assert found.verdict == verdict
-    assert found.seeds == len(differences)
-    if not found.diverged and found.seeds > 1:
-        assert found.margin == pytest.approx(stats.tstd(list(STOCK.values())))
+    comparison = statistics.compare(variant, STOCK)
+    assert comparison.verdict == verdict
+    assert comparison.seeds == len(differences)
+    if not comparison.diverged and comparison.seeds > 1:
+        assert comparison.margin == pytest.approx(stats.tstd(list(STOCK.values())))

@@ -1,4 +1,4 @@
-"""What `benchmarks.training` trains: data, models and variants; ActNN's rounding."""
+"""The data, models and variants of `benchmarks.training`; ActNN's rounding."""
 
 import math
 import sys
@@ -24,28 +24,28 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_text_is_that_of_the_help_topics():
-    found = training_data.text(16, CPU)
-    whole = "".join(found.symbols[code] for code in [*found.train.tolist(), *found.held_out.tolist()])
+    data = training_data.text(16, CPU)
+    whole = "".join(data.symbols[code] for code in [*data.train.tolist(), *data.held_out.tolist()])
     assert whole == "".join(text for _, text in sorted(topics.items()))
-    assert len(found.train) == len(whole) * 9 // 10
-    assert len(set(found.symbols)) == found.classes == len(set(whole))
+    assert len(data.train) == len(whole) * 9 // 10
+    assert len(set(data.symbols)) == data.classes == len(set(whole))
 
 
 def test_windows_of_text():
-    found = training_data.text(16, CPU)
-    x, wanted = found.batch(5, torch.Generator().manual_seed(0))
-    assert x.shape == wanted.shape == (5, 16)
-    assert torch.equal(x[:, 1:], wanted[:, :-1])
-    x, wanted = found.judged()
-    assert torch.equal(x.flatten(), found.held_out[: x.numel()])  # end to end, nothing twice
-    assert torch.equal(wanted.flatten(), found.held_out[1 : x.numel() + 1])
-    assert 0 <= len(found.held_out) - x.numel() - 1 < 16
-    assert torch.equal(found.judged(4)[0], x[::4])
+    data = training_data.text(16, CPU)
+    x, target = data.batch(5, torch.Generator().manual_seed(0))
+    assert x.shape == target.shape == (5, 16)
+    assert torch.equal(x[:, 1:], target[:, :-1])
+    x, target = data.judged()
+    assert torch.equal(x.flatten(), data.held_out[: x.numel()])  # end to end, nothing twice
+    assert torch.equal(target.flatten(), data.held_out[1 : x.numel() + 1])
+    assert 0 <= len(data.held_out) - x.numel() - 1 < 16
+    assert torch.equal(data.judged(4)[0], x[::4])
 
 
 def test_digits_are_split_alike():
-    found = training_data.digits(CPU)
-    (images, digits), (held, held_digits) = found.train, found.held_out
+    data = training_data.digits(CPU)
+    (images, digits), (held, held_digits) = data.train, data.held_out
     assert images.shape[1:] == held.shape[1:] == (1, 8, 8)
     assert len(digits) + len(held_digits) == 1797
     for digit in range(10):
@@ -53,9 +53,9 @@ def test_digits_are_split_alike():
         assert (held_digits == digit).sum() == both // training_data.EVERY
     assert abs(float(images.double().mean())) < 1e-6  # the sum of 86272 numbers in float32, then 1 rounding each
     assert abs(float(images.double().std()) - 1) < 1e-6
-    x, wanted = found.batch(7, torch.Generator().manual_seed(0))
+    x, target = data.batch(7, torch.Generator().manual_seed(0))
     assert x.shape == (7, 1, 8, 8)
-    assert wanted.shape == (7,)
+    assert target.shape == (7,)
 
 
 def test_digits_need_scikit_learn(monkeypatch):
@@ -65,10 +65,10 @@ def test_digits_need_scikit_learn(monkeypatch):
 
 
 def test_a_digest_tells_data_and_split_apart():
-    found = training_data.text(16, CPU)
-    other = replace(found, train=found.train[:-1], held_out=torch.cat((found.train[-1:], found.held_out)))
-    assert training_data.digest(found) == training_data.digest(training_data.text(32, CPU))
-    assert training_data.digest(found) != training_data.digest(other)
+    data = training_data.text(16, CPU)
+    other = replace(data, train=data.train[:-1], held_out=torch.cat((data.train[-1:], data.held_out)))
+    assert training_data.digest(data) == training_data.digest(training_data.text(32, CPU))
+    assert training_data.digest(data) != training_data.digest(other)
 
 
 # Models and variants
@@ -89,12 +89,12 @@ def test_variants_begin_with_the_same_weights(task):
 @pytest.mark.parametrize("task", ["text", "llama"])
 def test_a_model_of_text_does_not_look_ahead(task):
     settings = quick(task)
-    model, found = training_runs.start(settings, "stock", 0), training_runs.of(settings)
-    x, _ = found.judged(64)
+    model, data = training_runs.start(settings, "stock", 0), training_runs.of(settings)
+    x, _ = data.judged(64)
     other = x.clone()
-    other[:, 9:] = (other[:, 9:] + 1) % found.classes
+    other[:, 9:] = (other[:, 9:] + 1) % data.classes
     logits, changed = model(x), model(other)
-    assert logits.shape == (*x.shape, found.classes)
+    assert logits.shape == (*x.shape, data.classes)
     assert torch.equal(logits[:, :9], changed[:, :9])
     assert not torch.equal(logits[:, 9:], changed[:, 9:])
 
@@ -115,7 +115,7 @@ def test_each_variant_has_its_activation(name):
     assert len(set(made.values())) == len(variants.VARIANTS) - 1
     x = torch.linspace(-6, 6, 1001, requires_grad=True)
     stock = variants.activation(name, "stock")(x)
-    # An ulp where |y| is largest, and half of one: all round an exact value once, up to stock's error.
+    # 1.5 ulp of the largest |y|: all round an exact value once, and stock errs by up to an ulp.
     for variant in variants.VARIANTS:
         assert (variants.activation(name, variant)(x) - stock).abs().max() <= 1.5 * 2.0**-21
 
@@ -124,9 +124,9 @@ def test_rotary_positions_are_transformers():
     q = torch.randn(2, 3, 7, 8)
     config = transformers.LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8)
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(7)[None])
-    wanted, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    expected, _ = apply_rotary_pos_emb(q, q, cos, sin)
     # Angles up to 6 and their cosines in float32, two products and a sum: a few ulp of |q|.
-    assert torch.allclose(rotated(q), wanted, rtol=0, atol=16 * 2.0**-24 * float(q.abs().max()))
+    assert torch.allclose(rotated(q), expected, rtol=0, atol=16 * 2.0**-24 * float(q.abs().max()))
 
 
 @pytest.mark.parametrize("task", ["text", "digits", "llama", "small-vit"])
@@ -135,7 +135,7 @@ def test_recomputing_changes_no_bit(task):
     (stock, of_stock), (again, of_again) = (
         training_runs.train(settings, variant, 0) for variant in ("stock", "recompute")
     )
-    # With batch norm: averages too, which a second pass over a batch would move again. It may count batches.
+    # Batch norms' averages too, which a second pass over a batch would move again; counts of batches may differ.
     for name, value in stock.state_dict().items():
         assert name.endswith("num_batches_tracked") or torch.equal(value, again.state_dict()[name]), name
     assert of_again["curve"] == of_stock["curve"]
@@ -154,21 +154,21 @@ def test_a_run_is_the_same_each_time():
 
 @pytest.mark.parametrize("task", ["text", "digits"])
 def test_forward_ad_differs_from_stock_by_rounding_only(task):
-    """Its gradients are as far from those in float64 as stock's are, up to twice: the roundings of f' come on top."""
+    """Its gradients' error against float64 is at most twice stock's: rounding f' adds to it."""
     settings = quick(task, width=16)
-    x, wanted = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
-    exact = _gradients(training_runs.start(settings, "stock", 0).double(), x if task == "text" else x.double(), wanted)
+    x, target = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
+    exact = _gradients(training_runs.start(settings, "stock", 0).double(), x if task == "text" else x.double(), target)
     misses = {}
     for variant in ("stock", "forward-ad"):
-        found = _gradients(training_runs.start(settings, variant, 0), x, wanted)
-        misses[variant] = math.hypot(*(float((a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)))
+        gradients = _gradients(training_runs.start(settings, variant, 0), x, target)
+        misses[variant] = math.hypot(*(float((a - b).norm() / b.norm()) for a, b in zip(gradients, exact, strict=True)))
     assert 0 < misses["stock"] < 1e-5
     assert misses["forward-ad"] <= 2 * misses["stock"]
 
 
-def _gradients(model, x, wanted):
+def _gradients(model, x, target):
     logits = model(x)
-    value = nn.functional.cross_entropy(logits.flatten(0, -2), wanted.flatten())
+    value = nn.functional.cross_entropy(logits.flatten(0, -2), target.flatten())
     return torch.autograd.grad(value, list(model.parameters()))
 
 
@@ -187,14 +187,14 @@ def test_bytes_counted_are_those_in_the_graph(variant):
     assert counted == x.nbytes + hidden[variant]
 
 
-# All that is saved in few bits
+# Variants that encode every saved tensor
 
 
 def test_hooks_code_what_training_saves():
     settings = quick("llama", width=64)
     kept = {variant: training_runs.train(settings, variant, 0)[1] for variant in ("stock", "hook-4", "hook-2")}
     assert kept["stock"]["kept"] > kept["hook-4"]["kept"] > kept["hook-2"]["kept"]
-    assert all(one["peak"] >= one["kept"] for one in kept.values())
+    assert all(results["peak"] >= results["kept"] for results in kept.values())
     assert kept["hook-4"]["curve"] != kept["stock"]["curve"]
 
 
@@ -225,7 +225,7 @@ def test_trying_a_step_changes_nothing():
 # ActNN
 
 
-ROUNDING = 4 * 2.0**-24  # of a place and of a value in float32, as a share of a group's ends
+ROUNDING = 4 * 2.0**-24  # of a place and a value in float32, relative to a group's range
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
@@ -233,10 +233,10 @@ def test_stochastic_rounding_has_the_right_mean(bits):
     torch.manual_seed(bits)
     x, repeats = torch.randn(2, actnn.GROUP), 4000
     many = x.expand(repeats, -1, -1).contiguous()
-    planes, ends = actnn.quantise(many, bits)
-    mean = actnn.restore(planes, ends, many.shape).double().mean(0)
+    planes, ranges = actnn.quantise(many, bits)
+    mean = actnn.restore(planes, ranges, many.shape).double().mean(0)
     step = (x.amax(1) - x.amin(1)) / (2**bits - 1)
-    # Hoeffding: a mean of values within one step is off by more than this with a chance of 1e-9 for any element.
+    # Hoeffding: means of values within one step exceed this bound for any element with probability 1e-9.
     bound = step * math.sqrt(math.log(2 * x.numel() / 1e-9) / (2 * repeats)) + ROUNDING * x.abs().amax(1)
     assert ((mean - x).abs() <= bound[:, None]).all()
 
@@ -244,13 +244,13 @@ def test_stochastic_rounding_has_the_right_mean(bits):
 @pytest.mark.parametrize("bits", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(1,), (3, 7), (256,), (5, 103), (2, 3, 4, 32)])
 def test_a_value_is_kept_on_a_place_beside_it(bits, shape):
-    x = torch.randn(shape) - 9  # zeros that fill up the last group would be its largest
-    planes, ends = actnn.quantise(x, bits)
+    x = torch.randn(shape) - 9  # zeros as padding would be the last group's maximum
+    planes, ranges = actnn.quantise(x, bits)
     assert planes.shape == (bits, (x.numel() + 7) // 8)
     groups = x.flatten().split(actnn.GROUP)
-    assert torch.equal(ends, torch.tensor([[one.min() for one in groups], [one.max() for one in groups]]))
-    steps = ((ends[1] - ends[0]) / (2**bits - 1)).repeat_interleave(actnn.GROUP)[: x.numel()].view(shape)
-    miss = (actnn.restore(planes, ends, x.shape) - x).abs()
+    assert torch.equal(ranges, torch.tensor([[group.min() for group in groups], [group.max() for group in groups]]))
+    steps = ((ranges[1] - ranges[0]) / (2**bits - 1)).repeat_interleave(actnn.GROUP)[: x.numel()].view(shape)
+    miss = (actnn.restore(planes, ranges, x.shape) - x).abs()
     assert (miss <= steps + ROUNDING * x.abs().max()).all()
 
 
@@ -267,18 +267,18 @@ def test_what_lies_on_a_place_is_kept(bits):
 def test_the_derivative_is_taken_where_x_was_kept(name):
     x, grad = torch.randn(7, 100, requires_grad=True), torch.randn(7, 100)
     torch.manual_seed(1)
-    (found,) = torch.autograd.grad(variants.activation(name, "actnn-2")(x), x, grad)
+    (gradient,) = torch.autograd.grad(variants.activation(name, "actnn-2")(x), x, grad)
     torch.manual_seed(1)
     at = actnn.restore(*actnn.quantise(x.detach(), 2), x.shape).requires_grad_()
-    (wanted,) = torch.autograd.grad(variants.activation(name, "stock")(at), at, grad)
-    assert torch.equal(found, wanted)
+    (expected,) = torch.autograd.grad(variants.activation(name, "stock")(at), at, grad)
+    assert torch.equal(gradient, expected)
 
 
 def test_ends_have_the_dtype_of_x():
     x = torch.randn(512, dtype=torch.bfloat16)
-    planes, ends = actnn.quantise(x, 4)
-    assert ends.dtype == actnn.restore(planes, ends, x.shape).dtype == torch.bfloat16
-    assert ends.nbytes * 8 / len(x) == 0.125  # bits an element, as FewBit has it
+    planes, ranges = actnn.quantise(x, 4)
+    assert ranges.dtype == actnn.restore(planes, ranges, x.shape).dtype == torch.bfloat16
+    assert ranges.nbytes * 8 / len(x) == 0.125  # bits an element, as FewBit has it
 
 
 @pytest.mark.parametrize("variant", ["stock", "invact", "fewbit-3", "actnn-2", "recompute"])
@@ -291,4 +291,4 @@ def test_autocast_keeps_less(variant):
 
 def test_digits_with_gelu():
     model = training_runs.start(quick("digits", activation="gelu"), "stock", 0)
-    assert {type(one) for one in model.modules()} & {nn.GELU, nn.SiLU} == {nn.GELU}
+    assert {type(module) for module in model.modules()} & {nn.GELU, nn.SiLU} == {nn.GELU}

@@ -27,7 +27,7 @@ PICTURE = ".jp-OutputArea-output img"
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[str]:
-    """The address of a JupyterLab of our own, in a folder with copies of the notebooks: it saves what it runs."""
+    """The address of a JupyterLab in a folder with copies of the notebooks, as it saves what it runs."""
     folder = tmp_path / "work"
     folder.mkdir()
     for name in render.NAMES:
@@ -66,15 +66,15 @@ def lab(tmp_path: Path) -> Iterator[str]:
 
 
 def _address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    """The server's, which it writes to a file, once it answers there."""
+    """The address that the server writes to a file, once it answers there."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if server.poll() is not None:
             pytest.fail(f"JupyterLab ended with {server.returncode}:\n{log.read_text()[-2000:]}")
         # While the file is being written, it is not whole; while the server starts, it does not answer.
         with contextlib.suppress(OSError, StopIteration, json.JSONDecodeError):
-            found = json.loads(next(runtime.glob("jpserver-*.json")).read_text("utf-8"))
-            address = f"http://127.0.0.1:{found['port']}"
+            document = json.loads(next(runtime.glob("jpserver-*.json")).read_text("utf-8"))
+            address = f"http://127.0.0.1:{document['port']}"
             with urllib.request.urlopen(f"{address}/api/status", timeout=5):
                 return address
         time.sleep(0.2)
@@ -97,7 +97,7 @@ def test_moving_a_widget_changes_the_picture(lab: str) -> None:
 
 
 def _pictures(page: Any, lab: str) -> tuple[str, str]:
-    """What is shown after all cells have run, and after the slider of bits has been moved by one."""
+    """The pictures after all cells have run, and after moving the slider of bits by one."""
     page.goto(f"{lab}/lab/tree/error_curves.ipynb?reset")
     page.locator(".jp-Notebook h1").wait_for()
     page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()

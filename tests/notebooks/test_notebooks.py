@@ -1,4 +1,4 @@
-"""The notebooks: nothing of a run in git, run top to bottom, widgets that redraw, and their pages."""
+"""The notebooks: no outputs in git; they run top to bottom, their widgets redraw, and they become pages."""
 
 import json
 import re
@@ -30,20 +30,20 @@ def test_all_notebooks_are_known() -> None:
 @pytest.mark.parametrize("name", render.NAMES)
 def test_nothing_of_a_run_is_kept(name: str) -> None:
     text = (render.HERE / f"{name}.ipynb").read_text("utf-8")
-    found = json.loads(text)
-    nbformat.validate(found)
-    assert found["metadata"] == METADATA
-    assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
-    for cell in found["cells"]:
+    document = json.loads(text)
+    nbformat.validate(document)
+    assert document["metadata"] == METADATA
+    assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+    for cell in document["cells"]:
         assert cell["metadata"] == {}
         assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
         assert cell["source"][-1].strip()
-    # As Jupyter writes it, so that nothing but what one changes differs.
-    assert text == json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    # As Jupyter writes it, so that diffs show real changes only.
+    assert text == json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def shown(notebook: Any) -> Shown:
-    """Pictures and text as they stand."""
+    """The pictures and the printed text."""
     texts = [
         output["text"]
         for cell in render.still(notebook).cells
@@ -54,7 +54,7 @@ def shown(notebook: Any) -> Shown:
 
 
 def run(name: str, *changes: str) -> tuple[Any, list[Shown]]:
-    """The notebook, run, and what it shows, first and after each change, which is made as another cell."""
+    """The page of the notebook after a run, and what it shows then and after each change, run as another cell."""
     notebook = nbformat.read(render.HERE / f"{name}.ipynb", 4)
     client = render.client(notebook)
     with client.setup_kernel(env=render.environment()):
@@ -71,13 +71,13 @@ def run(name: str, *changes: str) -> tuple[Any, list[Shown]]:
 
 
 def check_page(page: str, pictures: list[str], controls: str) -> None:
-    """It holds its pictures and what the controls say, and loads nothing."""
+    """Assert that the page has the pictures and the controls' values, and loads nothing."""
     loaded = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]*)", page) + re.findall(r"url\(([^)]*)\)|@import", page)
-    assert all(one.startswith(("data:image/png;base64,", "#")) for one in loaded)
+    assert all(text.startswith(("data:image/png;base64,", "#")) for text in loaded)
     assert "<script" not in page
     assert "widget-view" not in page
-    found = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", page)
-    assert ["".join(one.split()) for one in found] == ["".join(one.split()) for one in pictures]
+    shown_pictures = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", page)
+    assert ["".join(text.split()) for text in shown_pictures] == ["".join(text.split()) for text in pictures]
     assert controls in page
 
 
@@ -95,9 +95,9 @@ def test_error_curves() -> None:
         'controls["function"].value = "tanh"',
         'controls["weight"].value = "nrom"',
     )
-    pictures = [one for one, _ in seen]
-    assert [len(one) for one in pictures] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
-    assert len({one[0] for one in pictures[:6]}) == 6
+    pictures = [of_change for of_change, _ in seen]
+    assert [len(of_change) for of_change in pictures] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
+    assert len({of_change[0] for of_change in pictures[:6]}) == 6
     assert [text for _, text in seen[:6]] == [""] * 6
     assert [text for _, text in seen[6:]] == [
         "domain must be two finite numbers, the lower first, got 20 10\n",
@@ -128,14 +128,14 @@ def test_joint_codes() -> None:
         'controls["output_weight"].value = -1',
         'controls["output_weight"].value = 1; controls["weight"].value = "nrom"',
     )
-    pictures = [one for one, _ in seen]
-    assert [len(one) for one in pictures] == [2, 2, 2, 2, 2, 2, 1, 1]
-    assert len({one[0] for one in pictures}) == 2  # of both functions
-    assert len({one[1] for one in pictures[1:6]}) == 5
-    found = re.fullmatch(r"f′ (.*), f (.*); the sum is proven to be within (.*)% of the least\.\n", seen[0][1])
+    pictures = [of_change for of_change, _ in seen]
+    assert [len(of_change) for of_change in pictures] == [2, 2, 2, 2, 2, 2, 1, 1]
+    assert len({of_change[0] for of_change in pictures}) == 2  # of both functions
+    assert len({of_change[1] for of_change in pictures[1:6]}) == 5
+    match = re.fullmatch(r"f′ (.*), f (.*); the sum is proven to be within (.*)% of the least\.\n", seen[0][1])
     error = load("gelu", "joint-3bit")["error"]
     shares = [f"{error[key]:.3g}" for key in ("derivative_share", "output_share")]
-    assert [*found.groups()] == [*shares, f"{100 * error['gap']:.2f}"]
+    assert [*match.groups()] == [*shares, f"{100 * error['gap']:.2f}"]
     assert seen[6][1] == "lambda must be from 1e-12 to 1e+12, got -1; 1 counts both alike\n"
     assert seen[7][1].startswith("unknown weight 'nrom': ")
     check_page(page, pictures[0], "function: gelu · bits: 3 · λ: 1 · weight: norm")
@@ -159,9 +159,9 @@ def test_memory() -> None:
         'controls["batch"].value = 3',
         'controls["method"].value = "auto"; controls["model"].value = "bert"',
     )
-    pictures = [one for one, _ in seen]
-    assert [len(one) for one in pictures] == [1] * 4
-    assert len({one[0] for one in pictures}) == 4
+    pictures = [of_change for of_change, _ in seen]
+    assert [len(of_change) for of_change in pictures] == [1] * 4
+    assert len({of_change[0] for of_change in pictures}) == 4
     assert "1 of 1 places converted." in seen[1][1]
     assert "12 of 13 places converted." in seen[3][1]
     check_page(page, pictures[0], "model: block · batch: 2 · method: auto")
@@ -172,7 +172,7 @@ def test_memory() -> None:
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Two small notebooks in place of ours, the second with the cell given; the folder to write to."""
+    """A function that replaces the notebooks by two small ones, the second with the given cell; returns --out."""
 
     def make(source: str) -> Path:
         for name, code in (("first", "print('<one>')"), ("second", source)):
@@ -253,9 +253,9 @@ def test_misuse_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.slow
 def test_budget() -> None:
     page, seen = run("budget", 'controls["budget"].value = 0.4', 'controls["by"].value = "peak"')
-    pictures = [one for one, _ in seen]
-    assert [len(one) for one in pictures] == [1, 1, 1]
-    assert len({one[0] for one in pictures}) == 3
+    pictures = [of_change for of_change, _ in seen]
+    assert [len(of_change) for of_change in pictures] == [1, 1, 1]
+    assert len({of_change[0] for of_change in pictures}) == 3
     budgets = [re.search(r"budget ([0-9.]+): kept for backward", text)[1] for _, text in seen]
     assert budgets == ["0.2", "0.4", "0.4"]
     assert all("error of the gradient: " in text for _, text in seen)

@@ -1,4 +1,4 @@
-"""The page that the tests of the gallery look at, made once a process, and a browser to look at it."""
+"""Fixtures: the gallery's page, made once a process, and a browser."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def html(gallery) -> str:
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium; a test that needs it is skipped where it is missing."""
+    """Chromium; skips the test if it is missing."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
@@ -37,7 +37,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser, gallery):
-    """Opens the page with options of a context; at the end nothing must have been asked for or complained of."""
+    """A function that opens the page; at the end asserts that it loaded nothing and logged nothing."""
     contexts, requests, complaints = [], [], []
 
     def opened(**options):

@@ -1,4 +1,4 @@
-"""The page in Chromium: sorting, filtering, copying, choosing fits, on a phone, in the dark, without a script."""
+"""The page in Chromium: sorting, filtering, copying, selecting fits, narrow screens, dark mode, no JavaScript."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def values(tab, column: int) -> list[str]:
 
 
 def column_of(tab, name: str) -> int:
-    return [one.strip() for one in tab.locator("#page-table thead th").all_inner_texts()].index(name)
+    return [heading.strip() for heading in tab.locator("#page-table thead th").all_inner_texts()].index(name)
 
 
 def test_numbers_sort(visit):
@@ -35,11 +35,11 @@ def test_numbers_sort(visit):
         for direction in ("ascending", "descending"):
             heading.get_by_role("button").click()
             assert heading.get_attribute("aria-sort") == direction
-            found = values(tab, column)
-            numbers = [float(one) for one in found if one]
+            cells = values(tab, column)
+            numbers = [float(cell) for cell in cells if cell]
             assert numbers == sorted(numbers, reverse=direction == "descending")
-            assert found[len(numbers) :] == [""] * (len(found) - len(numbers))  # those without a value are last
-            assert sorted(found) == sorted(before)
+            assert cells[len(numbers) :] == [""] * (len(cells) - len(numbers))  # those without a value are last
+            assert sorted(cells) == sorted(before)
         assert tab.locator("[aria-sort]").count() == 1
 
 
@@ -95,24 +95,24 @@ def test_a_chosen_fit_is_shown_alone(visit):
     tab.locator('[id="silu-fewbit-3bit.v1-choice"]').focus()
     tab.keyboard.press("ArrowRight")
     assert card.locator(".panel:visible h4").all_inner_texts() == ["few-bit, 4 bits"]
-    choices = card.locator(".chooser input")
-    for i in range(choices.count()):
-        choices.nth(i).check(force=True)
-        assert card.locator(".panel:visible h4").all_inner_texts() == [choices.nth(i).get_attribute("aria-label")]
+    buttons = card.locator(".chooser input")
+    for i in range(buttons.count()):
+        buttons.nth(i).check(force=True)
+        assert card.locator(".panel:visible h4").all_inner_texts() == [buttons.nth(i).get_attribute("aria-label")]
     assert tab.locator("#gelu .panel:visible").count() == 1
 
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_what_is_touched_is_large_enough(visit, width):
-    """24 pixels both ways, but for links within a sentence (WCAG 2.5.8)."""
+    """At least 24 pixels both ways, except links within a sentence (WCAG 2.5.8)."""
     tab = visit(viewport={"width": width, "height": 800})
     script = """() => [...document.querySelectorAll("a, button, summary, label:has(input), #page-filter")]
         .filter((one) => one.checkVisibility() && !one.matches(".skip, p a"))
         .map((one) => [one.textContent, one.getBoundingClientRect()])
         .map(([words, box]) => [words, box.width, box.height])"""
-    found = tab.evaluate(script)
-    assert len(found) > 400
-    assert [one for one in found if min(one[1:]) < 24] == []
+    sizes = tab.evaluate(script)
+    assert len(sizes) > 400
+    assert [element for element in sizes if min(element[1:]) < 24] == []
 
 
 @pytest.mark.parametrize("width", [360, 900, 1024, 1280, 1600])

@@ -1,4 +1,4 @@
-"""What the page calls proven: as printed it holds, and where nothing is proven it says so."""
+"""Bounds that the page calls proven hold as printed; where nothing is proven, the page says so."""
 
 import html
 import json
@@ -27,7 +27,7 @@ NAMES = [name for name, _ in COLUMNS]
 
 
 @pytest.fixture(scope="module")
-def found():
+def all_shelves():
     return shelves()
 
 
@@ -39,10 +39,10 @@ def value(words: str) -> Fraction:
     return Fraction(mantissa or 1) * scale / (100 if unit == "%" else 1)
 
 
-def facts(text: str) -> dict[str, dict[str, str]]:
-    """Of each fit by its id: what its list says."""
+def details(text: str) -> dict[str, dict[str, str]]:
+    """By a fit's id: the terms and descriptions of its list."""
     lists = re.findall(r'<section id="([^"]*)" class="panel">.*?<dl>(.*?)</dl>', text, re.DOTALL)
-    return {id_: {k: plain(v) for k, v in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", one)} for id_, one in lists}
+    return {id_: {k: plain(v) for k, v in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", items)} for id_, items in lists}
 
 
 def plain(markup: str) -> str:
@@ -50,7 +50,7 @@ def plain(markup: str) -> str:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """Of each fit by its id: the cells of its line."""
+    """By a fit's id: the cells of its line in the table."""
     body = text.partition("<tbody>")[2]
     lines = re.findall(r"<tr.*?</tr>", body)
     return {
@@ -60,14 +60,14 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def above(error: float, least: float) -> Fraction:
-    """How far the one is above the other, exactly."""
+    """How far the error is above the least, relative to that, exactly."""
     return Fraction(error) / Fraction(least) - 1
 
 
 @pytest.mark.slow
-def test_bounds_on_cards_hold_as_printed(found):
-    shown = facts("".join(card(shelf) for shelf in found))
-    fits = [fit for shelf in found for fit in shelf.fits]
+def test_bounds_on_cards_hold_as_printed(all_shelves):
+    shown = details("".join(card(shelf) for shelf in all_shelves))
+    fits = [fit for shelf in all_shelves for fit in shelf.fits]
     assert len(fits) == len(shown) > 150
     for fit in fits:
         error, said = fit.document["error"], shown[fit.id]
@@ -77,16 +77,16 @@ def test_bounds_on_cards_hold_as_printed(found):
             levels, _, share = near.partition(", proven: this is ")
             noun = "level" if isinstance(fit, FewBit) else "interval"
             assert levels.startswith(f"{2 ** fit.document['options']['bits']} {noun}s"), fit.id
-            found = error["l2_squared" if isinstance(fit, FewBit) else "total"]
-            if found == 0:
+            total = error["l2_squared" if isinstance(fit, FewBit) else "total"]
+            if total == 0:
                 assert share == "exact"
                 continue
             most = value(re.fullmatch("at most (.*) above", share)[1])
             assert most >= Fraction(error["gap"]), fit.id
-            assert most >= above(found, error["lower_bound"]), fit.id
+            assert most >= above(total, error["lower_bound"]), fit.id
         else:
             words = re.fullmatch(r"(.*), proven(, in parts of max\(1, \|g\|\))?", said["|q − g| at most"])
-            bounds = [value(one) for one in words[1].split(", ")]
+            bounds = [value(bound) for bound in words[1].split(", ")]
             assert all(a >= Fraction(b) for a, b in zip(bounds, error["bound"], strict=True)), fit.id
             assert (words[2] is not None) == (fit.entry.function == "relu2")  # its derivative, 2x, has no limit
             for key in ("RMS error", "largest"):
@@ -94,10 +94,10 @@ def test_bounds_on_cards_hold_as_printed(found):
                 assert value(floor) <= Fraction(error["floor_rms" if key == "RMS error" else "floor_linf"]), fit.id
 
 
-def test_bounds_in_the_table_hold_as_printed(found):
-    cells = rows(table(found))
+def test_bounds_in_the_table_hold_as_printed(all_shelves):
+    cells = rows(table(all_shelves))
     least, share, bound = (NAMES.index(name) for name in ("Least", "Above least", "|q − g| ≤"))
-    fits = [fit for shelf in found for fit in shelf.fits]
+    fits = [fit for shelf in all_shelves for fit in shelf.fits]
     assert {fit.id for fit in fits} == cells.keys()
     for fit in fits:
         line, error = cells[fit.id], fit.document["error"]
@@ -111,13 +111,13 @@ def test_bounds_in_the_table_hold_as_printed(found):
 
 
 def near(words: str, number: float, digits: int = 3) -> bool:
-    """Whether a printed number is the nearest of so many digits: half a unit of the last one away at most."""
+    """Whether a printed number is `number` rounded to so many digits: at most half a unit of the last away."""
     shown = value(words)
     return abs(shown - Fraction(number)) <= abs(Fraction(number)) * Fraction(1, 2) / 10 ** (digits - 1)
 
 
 def papers_error(fit) -> float | None:
-    """Of the InvAct paper's formulas for the same function and dtype; it has none for two bits."""
+    """The error of the InvAct paper's formulas for the same function and dtype; None for two bits."""
     if "bits" in fit.document["options"]:
         return None
     name = f"invact-{fit.document['options']['dtype']}-published"
@@ -126,13 +126,13 @@ def papers_error(fit) -> float | None:
 
 
 @pytest.mark.slow
-def test_numbers_on_cards_are_those_of_the_files(found):
-    text = "".join(card(shelf) for shelf in found)
-    shown, compared = facts(text), 0
-    for fit in (fit for shelf in found for fit in shelf.fits):
+def test_numbers_on_cards_are_those_of_the_files(all_shelves):
+    text = "".join(card(shelf) for shelf in all_shelves)
+    shown, compared = details(text), 0
+    for fit in (fit for shelf in all_shelves for fit in shelf.fits):
         error, solution, said = fit.document["error"], fit.document["solution"], shown[fit.id]
-        keeps = re.search(r"(\d+) bits? an element", said["keeps"])
-        assert (int(keeps[1]) if keeps else 0) == fit.kept_bits
+        bits_kept = re.search(r"(\d+) bits? an element", said["keeps"])
+        assert (int(bits_kept[1]) if bits_kept else 0) == fit.kept_bits
         if isinstance(fit, FewBit):
             bits, paper = fit.document["options"]["bits"], TABLE_1.get(fit.entry.function, ())
             assert near(said["∫(f′ − q)²w"], error["l2_squared"], 4)
@@ -163,15 +163,17 @@ def test_numbers_on_cards_are_those_of_the_files(found):
         compared += 1
     assert compared > 150
     sides = re.findall(r'id="([^"]*)" class="panel">.*?<p>left, x (\S+) ([^:]*):</p>', text.replace("</section>", "\n"))
-    borders = {fit.id: fit.document["solution"] for shelf in found for fit in shelf.fits if isinstance(fit, InvAct)}
-    assert len(sides) == sum(one["border"] is not None for one in borders.values()) > 0
+    borders = {
+        fit.id: fit.document["solution"] for shelf in all_shelves for fit in shelf.fits if isinstance(fit, InvAct)
+    }
+    assert len(sides) == sum(solution["border"] is not None for solution in borders.values()) > 0
     for name, sign, border in sides:
         assert html.unescape(sign) == {"right": "<", "left": "≤"}[borders[name]["border_side"]]
         assert near(border, borders[name]["border"], 5)
 
 
 def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
-    """That what a card says of a joint code is what its errors are, computed here from its levels."""
+    """Assert that the errors on a joint code's card are those computed here from its levels."""
     options, solution = fit.document["options"], fit.document["solution"]
     activation = get(fit.entry.function)
     edges = [options["domain"][0], *solution["borders"], options["domain"][1]]
@@ -184,10 +186,12 @@ def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
         errors += (exact - np.array(levels)[:, None]) ** 2 @ w
         wholes += exact**2 @ w
     shares = re.fullmatch("of f′ (.*), of f (.*), in parts of their own root mean squares", said["RMS error"])
-    assert all(near(one, share) for one, share in zip(shares.groups(), np.sqrt(errors / wholes), strict=True)), fit.id
+    assert all(
+        near(printed, share) for printed, share in zip(shares.groups(), np.sqrt(errors / wholes), strict=True)
+    ), fit.id
     parts = re.fullmatch(r"∫\(f′ − q\)²w \+ λ∫\(f − y\)²w = (.*) \+ (.*) · (.*) = (.*)", said["sum"]).groups()
     numbers = [errors[0], options["lambda"], errors[1], errors[0] + options["lambda"] * errors[1]]
-    assert all(near(one, number, 4) for one, number in zip(parts, numbers, strict=True)), fit.id
+    assert all(near(printed, number, 4) for printed, number in zip(parts, numbers, strict=True)), fit.id
     assert said["keeps"] == f"{options['bits']} bits an element, for f′ and f"
     assert said["table"] == f"{len(solution['outputs'])} intervals, a level of f′ and one of f each"
     lo, hi = re.fullmatch(r"x from N\(0, 1\) on \[(.*), (.*)\]", said["weight"]).groups()
@@ -196,9 +200,9 @@ def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_drawn_is_below_what_is_proven(found):
+def test_what_is_drawn_is_below_what_is_proven(all_shelves):
     drawn = 0
-    for fit in (fit for shelf in found for fit in shelf.fits if isinstance(fit, InvAct)):
+    for fit in (fit for shelf in all_shelves for fit in shelf.fits if isinstance(fit, InvAct)):
         for side in formulas(fit, -3.0, 3.0):
             scale = np.maximum(1.0, np.abs(side.g).max())  # errors are computed in float64, from numbers of that size
             assert np.nanmax(side.error) <= side.bound + 8 * np.finfo(float).eps * scale
@@ -206,9 +210,9 @@ def test_what_is_drawn_is_below_what_is_proven(found):
     assert drawn > 72
 
 
-def test_numbers_in_the_table_are_those_of_the_files(found):
-    cells = rows(table(found))
-    for fit in (fit for shelf in found for fit in shelf.fits):
+def test_numbers_in_the_table_are_those_of_the_files(all_shelves):
+    cells = rows(table(all_shelves))
+    for fit in (fit for shelf in all_shelves for fit in shelf.fits):
         line, error = dict(zip(NAMES, cells[fit.id], strict=True)), fit.document["error"]
         method, bits = fit.document["method"], fit.document["options"].get("bits")
         assert near(line["Error"], error[{"fewbit": "l2_squared", "joint": "total", "invact": "rms"}[method]], 4)
@@ -231,9 +235,9 @@ def test_numbers_in_the_table_are_those_of_the_files(found):
         assert line["Version"] == str(fit.document["version"])
 
 
-def test_printed_bounds_are_no_looser_than_their_digits(found):
-    """One unit of the last digit at most: a bound far from what is proven would hold as well."""
-    for fit in (fit for shelf in found for fit in shelf.fits if fit.error):
+def test_printed_bounds_are_no_looser_than_their_digits(all_shelves):
+    """They are at most one unit of the last digit off: a much looser bound would hold as well."""
+    for fit in (fit for shelf in all_shelves for fit in shelf.fits if fit.error):
         shown = value(short(fit.least, 4, DOWN))
         assert Fraction(fit.least) - shown <= Fraction(fit.least) / 1000
         if fit.proven:
@@ -270,10 +274,10 @@ def test_shares_are_rounded_to_the_side_asked_for():
 
 @pytest.fixture
 def changed(tmp_path):
-    """Puts a packaged file, changed, into a folder: the page of that folder, and what the card says of the fit."""
+    """A function that stores a changed packaged file, and returns its page and the details on its card."""
 
     def make(name, change=lambda document: None, function="gelu", now=None):
-        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file is named for what it says
+        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file's name must match its content
         path.parent.mkdir(parents=True, exist_ok=True)
         document = json.loads((DATA / function / f"{name}.v1.json").read_text(encoding="utf-8"))
         change(document)
@@ -281,7 +285,7 @@ def changed(tmp_path):
             del document[key]
         path.write_text(dumps(seal(document, 1)), encoding="utf-8")
         text = page(tmp_path / "data")
-        return text, facts(text)[f"{function}-{now or name}.v1"]
+        return text, details(text)[f"{function}-{now or name}.v1"]
 
     return make
 

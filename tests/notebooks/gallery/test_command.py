@@ -1,4 +1,4 @@
-"""The command: same bytes, whole or nothing, one line for what cannot be."""
+"""The command: the same bytes each time, a whole file or none, one line for an error."""
 
 import os
 import shutil

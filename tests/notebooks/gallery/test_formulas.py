@@ -1,4 +1,4 @@
-"""What the tables to copy say of themselves: which interval has which level, which formula holds where."""
+"""The comments in the texts to copy: which interval has which level, and where a formula holds."""
 
 import re
 
@@ -24,17 +24,17 @@ def test_c_says_which_interval_a_border_is_in():
     for fit in FEW_BITS:
         text, solution = as_c(fit), fit.document["solution"]
         assert "q(x) = levels[codes[i]] for borders[i - 1] < x <= borders[i];" in text
-        found = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
-        borders, codes, levels = (np.array(found[key], dtype=float) for key in ("_borders", "_codes", "_levels"))
+        numbers_of = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
+        borders, codes, levels = (np.array(numbers_of[key], dtype=float) for key in ("_borders", "_codes", "_levels"))
         x = np.concatenate([borders, np.nextafter(borders, -np.inf), np.nextafter(borders, np.inf)])
         q = levels[codes.astype(int)[np.searchsorted(borders, x, side="left")]]  # as the text says
         assert np.array_equal(q, Steps(*(np.array(solution[key]) for key in ("borders", "codes", "levels")))(x))
-        assert_same_intervals(found["_borders_f"], borders)
+        assert_same_intervals(numbers_of["_borders_f"], borders)
 
 
 def assert_same_intervals(texts: list[str], borders: np.ndarray) -> None:
-    """That float32 numbers, next to the borders too, are in the same intervals by the float borders."""
-    singles = np.array([one[:-1] for one in texts], dtype=np.float32)
+    """Assert that the float borders put float32 numbers into the same intervals, even next to borders."""
+    singles = np.array([text[:-1] for text in texts], dtype=np.float32)
     near = np.concatenate(
         [singles, np.nextafter(singles, np.float32(-np.inf)), np.nextafter(singles, np.float32(np.inf))]
     )
@@ -49,15 +49,17 @@ def test_c_says_how_a_joint_code_is_read():
             "The code of x is i, q(x) = derivatives[i] and y(x) = outputs[i] for borders[i - 1] < x <= borders[i];"
             in text
         )
-        found = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
-        borders, *levels = (np.array(found[f"_{key}"], dtype=float) for key in ("borders", "derivatives", "outputs"))
+        numbers_of = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
+        borders, *levels = (
+            np.array(numbers_of[f"_{key}"], dtype=float) for key in ("borders", "derivatives", "outputs")
+        )
         code = Table(**{key: np.array(values) for key, values in solution.items()})
         x = np.concatenate([borders, np.nextafter(borders, -np.inf), np.nextafter(borders, np.inf)])
         i = np.searchsorted(borders, x, side="left")  # as the text says
         assert np.array_equal(i, code.codes(x))
         for read, stored in zip(levels, (code.derivatives, code.outputs), strict=True):
             assert np.array_equal(read[i], stored[code.codes(x)])
-        assert_same_intervals(found["_borders_f"], borders)
+        assert_same_intervals(numbers_of["_borders_f"], borders)
 
 
 def test_latex_says_which_interval_a_border_is_in():
@@ -86,8 +88,8 @@ def test_c_formulas_with_the_arrays_are_those_of_the_file():
                 "constants": given.pop(0) if branch["constants"] else {},
             }
             with np.errstate(all="ignore"):  # some y are no outputs
-                one, other = candidate_of(copied)(y), candidate_of(branch)(y)
-            assert np.array_equal(one, other, equal_nan=True), fit.place
+                read, stored = candidate_of(copied)(y), candidate_of(branch)(y)
+            assert np.array_equal(read, stored, equal_nan=True), fit.place
         assert s == given == []
 
 

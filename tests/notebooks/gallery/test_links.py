@@ -1,4 +1,4 @@
-"""Links to functions and to fits, in Chromium: what they name is shown, below the bar."""
+"""Links to functions and fits, in Chromium: their targets are shown below the bar."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_a_line_of_the_table_leads_to_its_fit(visit):
 
 
 def assert_seen(tab, function: str, label: str) -> None:
-    """That the card, with this fit alone, comes to stand below the bar."""
+    """Assert that the card is below the bar and shows this fit only."""
     tab.locator(f"#{function} .panel:visible h4", has_text=label).wait_for()
     assert tab.locator(f"#{function} .panel:visible h4").all_inner_texts() == [label]
     box, bar = tab.locator(f"#{function}").bounding_box(), tab.locator(".bar").bounding_box()

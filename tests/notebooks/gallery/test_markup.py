@@ -1,4 +1,4 @@
-"""The small parts: escaping, numbers, ticks, and curves thinned to what can be seen."""
+"""Escaping, numbers, ticks, and thinned curves."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Files of one's own: other weights, domains and parameters of a known function, functions of one's own."""
+"""Users' own files: other weights, domains and parameters, and functions of their own."""
 
 import re
 import warnings
@@ -38,8 +38,8 @@ def root(tmp_path_factory):
 
 
 def test_fits_of_a_shelf_go_by_different_names(root):
-    found = {shelf.id: [fit.label for fit in shelf.fits] for shelf in shelves(root)}
-    assert found["gelu"] == [
+    labels_of = {shelf.id: [fit.label for fit in shelf.fits] for shelf in shelves(root)}
+    assert labels_of["gelu"] == [
         "few-bit, 1 bit",
         "few-bit, 1 bit, contiguous",
         "few-bit, 1 bit, domain=-4.0_4.0",
@@ -58,21 +58,21 @@ def test_fits_of_a_shelf_go_by_different_names(root):
 
 
 def test_each_set_of_parameters_has_a_card(root):
-    found = {shelf.id: shelf for shelf in shelves(root)}
-    assert list(found) == ["gelu", "half_square", "softplus", "softplus-2", "tanh"]
-    usual, other = found["softplus"], found["softplus-2"]
+    by_id = {shelf.id: shelf for shelf in shelves(root)}
+    assert list(by_id) == ["gelu", "half_square", "softplus", "softplus-2", "tanh"]
+    usual, other = by_id["softplus"], by_id["softplus-2"]
     assert [shelf.title for shelf in (usual, other)] == ["softplus", "softplus, beta = 2"]
     assert [len(shelf.fits) for shelf in (usual, other)] == [1, 1]
     assert [shelf.torch for shelf in (usual, other)] == ["torch.nn.functional.softplus(x)", None]
     cards = dict(re.findall(r'<article class="card" id="([^"]*)"(.*?)</article>', page(root), re.DOTALL))
-    assert list(cards) == list(found)
+    assert list(cards) == list(by_id)
     assert ["kernels/generated" in card for card in cards.values()] == [True, False, True, False, True]
     assert "PyTorch" not in cards["softplus-2"].split("</header>")[0]
     assert "no function of PyTorch’s" in cards["half_square"]
 
 
 def test_a_joint_code_alone_is_shown(root):
-    (shelf,) = (one for one in shelves(root) if one.name == "tanh")
+    (shelf,) = (candidate for candidate in shelves(root) if candidate.name == "tanh")
     assert [fit.label for fit in shelf.fits] == ["joint, 1 bit, lambda=2.0"]
     card = re.search(r'<article class="card" id="tanh".*?</article>', page(root), re.DOTALL)[0]
     assert '<span class="group">One code for f′ and f</span>' in card
@@ -83,10 +83,10 @@ def test_a_joint_code_alone_is_shown(root):
 
 
 def test_numbers_that_are_no_float_have_no_float_array(root):
-    (found,) = (one for shelf in shelves(root) for one in shelf.fits if one.entry.function == "half_square")
+    (half_square,) = (fit_ for shelf in shelves(root) for fit_ in shelf.fits if fit_.entry.function == "half_square")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        text = as_c(found)
+        text = as_c(half_square)
     assert {kind for kind, _ in arrays(text).values()} == {"double", "unsigned char"}
     assert "There are no float arrays" in text
     assert "inf" not in text

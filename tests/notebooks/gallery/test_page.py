@@ -1,4 +1,4 @@
-"""The page without a browser: well formed, complete, loads nothing, and shows what the files say."""
+"""The page without a browser: well formed, complete, loads nothing, and shows the numbers of the files."""
 
 import math
 import re
@@ -26,7 +26,7 @@ STYLE = ROOT / "notebooks" / "gallery" / "style.css"
 
 
 class Reader(HTMLParser):
-    """Collects what an HTML page holds, and complains about tags that do not match."""
+    """Collects the elements and texts of an HTML page, and asserts that tags match."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -118,7 +118,7 @@ def test_only_codes_of_many_bits_are_left_out(html):
 
 
 def shown_entries() -> list[Entry]:
-    """The files that are to be on the page."""
+    """The files that the page must show."""
     return [entry for entry in available() if not re.fullmatch("(fewbit|joint)-[5-8]bit", entry.name)]
 
 
@@ -132,34 +132,34 @@ def test_every_file_is_there_to_the_letter(read):
 
 
 def test_every_kernel_is_there_to_the_letter(read):
-    found = sorted((ROOT / "kernels" / "generated").glob("*_t*.py"))
-    assert len(found) == 2 * len({entry.function for entry in available()})
-    for path in found:
+    paths = sorted((ROOT / "kernels" / "generated").glob("*_t*.py"))
+    assert len(paths) == 2 * len({entry.function for entry in available()})
+    for path in paths:
         name, _, target = path.stem.rpartition("_")
         assert read.texts[f"{name}-{target}"].removeprefix("\n") == path.read_text(encoding="utf-8")
 
 
 def test_a_card_for_each_function_and_a_line_for_each_file(read):
     entries = shown_entries()
-    cards = [one["id"] for one in read.all("article")]
+    cards = [element["id"] for element in read.all("article")]
     assert sorted(cards) == sorted({entry.function for entry in entries})
-    links = [one["href"] for one in read.all("a") if one["href"].endswith(".v1")]
+    links = [element["href"] for element in read.all("a") if element["href"].endswith(".v1")]
     assert sorted(links) == sorted(f"#{entry.function}-{entry.path.stem}" for entry in entries)
     assert len(read.all("svg")) == 2 * len(cards) + len(entries)
 
 
 def test_one_fit_is_chosen_on_each_card(read):
-    choices = [one for one in read.all("input") if one.get("type") == "radio"]
-    chosen = [one["name"] for one in choices if "checked" in one]
-    assert sorted(chosen) == sorted({one["name"] for one in choices})
-    assert all(one["aria-label"] for one in choices)
+    buttons = [button for button in read.all("input") if button.get("type") == "radio"]
+    checked = [button["name"] for button in buttons if "checked" in button]
+    assert sorted(checked) == sorted({button["name"] for button in buttons})
+    assert all(button["aria-label"] for button in buttons)
 
 
 def test_pictures_and_scrolling_boxes_have_names(read):
     ids = {attributes["id"] for attributes in read.all("title") if "id" in attributes}
     assert all(
-        one.get("aria-hidden") == "true" or (one["role"] == "img" and one["aria-labelledby"] in ids)
-        for one in read.all("svg")
+        svg.get("aria-hidden") == "true" or (svg["role"] == "img" and svg["aria-labelledby"] in ids)
+        for svg in read.all("svg")
     )
     assert all(attributes.get("aria-label") for _, attributes in read.elements if attributes.get("tabindex") == "0")
 
@@ -181,7 +181,7 @@ def test_the_drawn_steps_of_a_joint_code_are_those_of_the_file(html, bits, nth, 
 
 
 def test_the_drawn_errors_of_a_joint_code_are_those_of_both_steps(html):
-    """Between the outermost borders; beyond, errors may leave the panel."""
+    """Checked between the outermost borders; beyond, errors may leave the panel."""
     solution = load("gelu", "joint-3bit")["solution"]
     section = re.search(r'<section id="gelu-joint-3bit\.v1".*?</section>', html, re.DOTALL)[0]
     left, right = window_of_gelu()
@@ -200,7 +200,7 @@ def test_the_drawn_errors_of_a_joint_code_are_those_of_both_steps(html):
 
 
 def assert_steps(points: np.ndarray, all_borders: list[float], values: np.ndarray) -> None:
-    """That a drawn line has a step at each border, and between borders the values."""
+    """Assert that a drawn line has a step at each border, and the values between borders."""
     assert (points[:, 0].min(), points[:, 0].max()) == (LEFT, RIGHT)
     left, right = window_of_gelu()
     borders = [x for x in all_borders if left < x < right]
@@ -216,7 +216,7 @@ def assert_steps(points: np.ndarray, all_borders: list[float], values: np.ndarra
 
 
 def assert_one_scale(values: np.ndarray, places: np.ndarray) -> None:
-    """That places in a picture are those of values on one scale, on which more is further up."""
+    """Assert that places in a picture are the values on one linear scale, larger values further up."""
     scale, offset = np.polyfit(values, places, 1)
     assert scale < 0
     assert np.abs(scale * values + offset - places).max() < 0.3
@@ -242,40 +242,40 @@ def window_of_gelu() -> tuple[float, float]:
 
 
 def drawn(section: str, kind: str, nth: int = 0) -> np.ndarray:
-    """The points of the first curve of a kind, or of a later one."""
+    """The points of the nth curve of a kind."""
     data = re.findall(rf'<path class="{kind}" d="M([^"l]*)l([^"]*)"', section)[nth]
-    start, moves = ([float(one) for one in part.split()] for part in data)
+    start, moves = ([float(number) for number in part.split()] for part in data)
     steps = np.array([start, *np.array(moves).reshape(-1, 2)])
     return np.round(np.cumsum(steps, axis=0), 1)
 
 
 def test_the_drawn_error_stays_below_the_proven_bound(html):
-    """|q - g| and its bound share a logarithmic axis: higher is further up, which is a smaller y."""
+    """|q - g| and its bound share a logarithmic axis: larger values have a smaller y."""
     section = re.search(r'<section id="gelu-invact-bfloat16\.v1".*?</section>', html, re.DOTALL)[0]
     for side in ("left", "right"):
         error, bound = drawn(section, f"curve error {side}"), drawn(section, f"curve bound {side}")
-        assert 0 <= error[:, 1].min() - bound[0, 1] < 1.0  # bounds are tight here: within 0.3 % of what is found
+        assert 0 <= error[:, 1].min() - bound[0, 1] < 1.0  # bounds are tight here: within 0.3 % of the error found
 
 
 def test_notebooks_are_linked_only_where_they_are(tmp_path, html):
     root = tmp_path / "data"
     (root / "relu").mkdir(parents=True)
-    entry = next(one for one in available() if one.function == "relu")
+    entry = next(candidate for candidate in available() if candidate.function == "relu")
     (root / "relu" / entry.path.name).write_bytes(entry.path.read_bytes())
     assert 'href="notebooks/' not in html
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "memory.html").write_text("")
-    found = re.findall(r'href="(notebooks/[^"]*)"', page(root, tmp_path))
-    assert found == ["notebooks/memory.html"]
+    links = re.findall(r'href="(notebooks/[^"]*)"', page(root, tmp_path))
+    assert links == ["notebooks/memory.html"]
 
 
 def colours(block: str) -> dict[str, tuple[float, ...]]:
-    found = re.findall(r"--([a-z]+): #([0-9a-f]{6});", block)
-    return {name: tuple(int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)) for name, code in found}
+    named = re.findall(r"--([a-z]+): #([0-9a-f]{6});", block)
+    return {name: tuple(int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)) for name, code in named}
 
 
 def contrast(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """By WCAG 2."""
+    """The contrast by WCAG 2."""
 
     def luminance(colour):
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]

@@ -1,4 +1,4 @@
-"""The tables to copy: C reads back as the same numbers, LaTeX is whole and holds them too."""
+"""The texts to copy: C reads back as the same numbers; LaTeX is well formed and has the same numbers."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from notebooks.gallery.latex import as_latex, number
 from notebooks.gallery.shelves import shelves
 
 ARRAY = re.compile(r"static const (double|float|unsigned char) (\w+)\[(\d+)\] = \{\n(.*?)\n\};", re.DOTALL)
-# What an article with amsmath knows, of all that may stand in these texts.
+# The commands that these texts may use; an article with amsmath knows them.
 KNOWN = {
     *("begin", "end", "hline", "text", "operatorname", "mathrm", "for", "otherwise", "cases"),
     *("infty", "times", "sqrt", "frac", "max", "min", "left", "right", "geq", "leq", "wedge"),
@@ -26,13 +26,13 @@ def fits():
 
 
 def arrays(text: str) -> dict[str, tuple[str, list[str]]]:
-    found = {}
+    by_name = {}
     for kind, name, count, body in ARRAY.findall(text):
-        numbers = [one.strip() for one in body.split(",")]
+        numbers = [number.strip() for number in body.split(",")]
         assert len(numbers) == int(count)
-        assert name not in found
-        found[name] = kind, numbers
-    return found
+        assert name not in by_name
+        by_name[name] = kind, numbers
+    return by_name
 
 
 def expected(fit) -> dict[str, list[float]]:
@@ -48,22 +48,22 @@ def expected(fit) -> dict[str, list[float]]:
 def test_c_holds_the_numbers_of_the_file(fits):
     checked = 0
     for fit in fits:
-        found = arrays(as_c(fit))
+        by_name = arrays(as_c(fit))
         prefix = re.sub(r"\W", "_", f"{fit.entry.function}_{fit.entry.name}")
-        wanted = expected(fit)
-        singles = {f"{key}_f" for key in wanted if key != "_codes"}
-        assert {name.removeprefix(prefix) for name in found} == wanted.keys() | singles
-        for end, numbers in wanted.items():
-            kind, texts = found[prefix + end]
+        values_of = expected(fit)
+        singles = {f"{key}_f" for key in values_of if key != "_codes"}
+        assert {name.removeprefix(prefix) for name in by_name} == values_of.keys() | singles
+        for end, numbers in values_of.items():
+            kind, texts = by_name[prefix + end]
             assert kind == ("unsigned char" if end == "_codes" else "double")
-            assert [float(one) for one in texts] == numbers
+            assert [float(text) for text in texts] == numbers
             checked += len(numbers)
             if end != "_codes":
-                kind, texts = found[f"{prefix}{end}_f"]
+                kind, texts = by_name[f"{prefix}{end}_f"]
                 assert kind == "float"
-                assert all(one.endswith("f") for one in texts)
+                assert all(text.endswith("f") for text in texts)
                 nearest = [rounded_down(value) if end == "_borders" else np.float32(value) for value in numbers]
-                assert [np.float32(one[:-1]) for one in texts] == nearest
+                assert [np.float32(text[:-1]) for text in texts] == nearest
     assert checked > 2500
 
 
@@ -71,13 +71,13 @@ def test_a_compiler_reads_the_same_numbers(fits, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    chosen = [fit for fit in fits if fit.entry.function in ("gelu", "tanhshrink", "threshold", "hardswish")]
-    texts = [as_c(fit) for fit in chosen]
-    found = {name: value for text in texts for name, value in arrays(text).items()}
+    compiled = [fit for fit in fits if fit.entry.function in ("gelu", "tanhshrink", "threshold", "hardswish")]
+    texts = [as_c(fit) for fit in compiled]
+    by_name = {name: value for text in texts for name, value in arrays(text).items()}
     loops = [
         f"    for (unsigned i = 0; i < sizeof {name} / sizeof *{name}; i++)\n"
         f'        printf("%a\\n", (double){name}[i]);'
-        for name in found
+        for name in by_name
     ]
     source = tmp_path / "all.c"
     body = "\n".join(loops)
@@ -86,12 +86,12 @@ def test_a_compiler_reads_the_same_numbers(fits, tmp_path):
     subprocess.run([compiler, *strict, str(source), "-o", str(tmp_path / "all")], check=True)
     run = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, check=True)
     printed = [float.fromhex(line) for line in run.stdout.split()]
-    wanted = [
+    values = [
         float(np.float32(text[:-1])) if kind == "float" else float(text)
-        for kind, texts in found.values()
+        for kind, texts in by_name.values()
         for text in texts
     ]
-    assert printed == wanted
+    assert printed == values
     assert len(printed) > 1000
 
 
@@ -142,8 +142,8 @@ def test_latex_tables_hold_every_interval_and_fit_on_a_page(fits):
         assert [int(row[3], 2) for row in rows] == solution["codes"]
         assert all(len(row[3]) == bits for row in rows)
         assert [value(row[1]) for row in rows[:-1]] == pytest.approx(solution["borders"], rel=1e-9, abs=0)
-        wanted = [solution["levels"][code] for code in solution["codes"]]
-        assert [value(row[2]) for row in rows] == pytest.approx(wanted, rel=1e-9, abs=0)
+        levels = [solution["levels"][code] for code in solution["codes"]]
+        assert [value(row[2]) for row in rows] == pytest.approx(levels, rel=1e-9, abs=0)
         assert rows[0][0] == r"-\infty"
         assert rows[-1][1] == r"\infty"
         assert max(part.count("\n") for part in as_latex(fit).split(r"\begin{tabular}")) < 55
@@ -160,18 +160,18 @@ def test_latex_tables_of_joint_codes_hold_every_interval_and_both_levels(fits):
         assert [row[4] for row in rows] == [f"{i:0{fit.kept_bits}b}" for i in range(len(solution["outputs"]))]
         assert [row[0] for row in rows] == [r"-\infty", *(row[1] for row in rows[:-1])]
         assert rows[-1][1] == r"\infty"
-        for column, wanted in ((1, [*solution["borders"]]), (2, solution["derivatives"]), (3, solution["outputs"])):
-            found = [value(row[column]) for row in rows[: len(wanted)]]
-            assert found == pytest.approx(wanted, rel=1e-9, abs=0)  # ten digits
+        for column, stored in ((1, [*solution["borders"]]), (2, solution["derivatives"]), (3, solution["outputs"])):
+            printed = [value(row[column]) for row in rows[: len(stored)]]
+            assert printed == pytest.approx(stored, rel=1e-9, abs=0)  # ten digits
         assert max(part.count("\n") for part in text.split(r"\begin{tabular}")) < 55
 
 
 def test_latex_constants_are_exact(fits):
     for fit in fits:
         if isinstance(fit, InvAct):
-            found = re.findall(r"^  \$[^$]+\$ & \$([^$]+)\$ \\\\$", as_latex(fit), re.MULTILINE)
-            wanted = [v for branch in fit.document["solution"]["branches"] for v in branch["constants"].values()]
-            assert [value(one) for one in found] == wanted
+            printed = re.findall(r"^  \$[^$]+\$ & \$([^$]+)\$ \\\\$", as_latex(fit), re.MULTILINE)
+            stored = [v for branch in fit.document["solution"]["branches"] for v in branch["constants"].values()]
+            assert [value(constant) for constant in printed] == stored
 
 
 def value(maths: str) -> float:
