@@ -105,7 +105,7 @@ def test_ways_whose_tests_fail_are_left_out(tmp_path):
     out = tmp_path / "rows.jsonl"
     asked = ("--quick", "--what", "bytes", "--dtypes", "float32", "--without", "hook 4 bits,coded 4 bits")
     assert run(*asked, "--out", str(out)) == command.GOOD
-    assert {json.loads(line)["implementation"] for line in out.read_text("utf-8").splitlines()} == {EAGER, CHECKPOINT}
+    assert {row["implementation"] for row in read_lines(out)} == {EAGER, CHECKPOINT}
 
 
 def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monkeypatch):

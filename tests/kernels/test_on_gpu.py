@@ -15,7 +15,7 @@ from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
 from tests.kernels.compression import graphs, models
 from tests.kernels.compression.cuts import full_width
-from tests.kernels.eager.nets import Exactly
+from tests.kernels.eager.nets import ExactCode
 
 CUDA = torch.cuda.is_available()
 PLACE = "cuda" if CUDA else "cpu"
@@ -185,7 +185,7 @@ def blocks() -> nn.Module:
 def test_every_tensor_is_decoded_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With codes that give back what was coded, the gradient is eager's."""
     for name in ("Groups", "Logarithms"):
-        monkeypatch.setattr(mode, name, Exactly)
+        monkeypatch.setattr(mode, name, ExactCode)
     x, exact, model = torch.randn(2, 64, 64, device=PLACE), blocks(), blocks()
     convert(model, method="compress", bits=4, inputs=x)
     for got, expected in zip(gradients(model, x), gradients(exact, x), strict=True):

@@ -19,7 +19,11 @@ from tests.kernels.forward_ad.written import MADE, WRITTEN, several
 
 
 def test_it_goes_by_the_functions_name() -> None:
-    assert (several.__name__, several.__doc__, repr(several)) == ("several", "Three at once.", "elementwise(several)")
+    assert (several.__name__, several.__doc__, repr(several)) == (
+        "several",
+        "Three results of one kernel.",
+        "elementwise(several)",
+    )
     assert several.__wrapped__ is several.function
     first, *_ = several.expressions(beta=2.0)
     assert first == ("x*sigmoid(2*x)", "2*x*sigmoid(-2*x)*sigmoid(2*x) + sigmoid(2*x)")
