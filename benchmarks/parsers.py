@@ -26,6 +26,7 @@ COMPRESSION_WAYS = (
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
+BUDGET_RUNS = 9
 PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "compiled", "bytes", "times"), 9, 3
 PLANNING_MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Mixtral", "ResNet", "EfficientNet")
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
@@ -105,6 +106,14 @@ def approx_backprop(doc: str | None) -> command.Parser:
     parser = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
     usual = str(APPROX_MEMORY)
     parser.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
+    return parser
+
+
+def budget(doc: str | None) -> command.Parser:
+    parser = measuring("budget", doc, _file("budget"))
+    parser.add_argument("--models", metavar="M,...", help="default: all")
+    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {BUDGET_RUNS})")
+    parser.add_argument("--quick", action="store_true", help="one round: to see that all of it runs")
     return parser
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import fewbit_page, package
+from benchmarks import budget, fewbit_page, package
 from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
@@ -151,6 +151,7 @@ def mlp_section() -> str:
 # By page: the name of each section, and the function that makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
+        "budget": budget.section,
         "compression": compression.readme,
         "savings": savings_section,
         "rivals": rivals.section,

@@ -68,6 +68,7 @@ SUITES = {
         Step("approx_backprop", ("--what", "times")),
         Step("compression", ("--what", "times")),
         Step("planning", ("--what", "times"), placed=False),
+        Step("budget", placed=False),
         Step("slack", placed=False, brief=False),
         Step("package", placed=False),
     ),

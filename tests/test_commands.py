@@ -37,6 +37,7 @@ BAD = {
             *(
                 "accuracy",
                 "approx_backprop",
+                "budget",
                 "compression",
                 "fewbit",
                 "forward_ad",

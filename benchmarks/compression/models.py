@@ -106,6 +106,7 @@ NORMAL = {
     "BERT": Size(4, 16, 256, 256),
     "GPT-2": Size(4, 16, 256, 256),
     "ViT": Size(4, 16, 224, 256),
+    "ViT-B": Size(4, 4, 224, 768),  # as wide as the model of that name: its pictures are a small part of it
     "Llama": Size(4, 16, 256, 256),
 }
 LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are timed
@@ -114,6 +115,7 @@ LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are tim
     "BERT": Size(8, 32, 512, 1024),
     "GPT-2": Size(8, 16, 1024, 1024),
     "ViT": Size(8, 64, 224, 1024),
+    "ViT-B": Size(12, 64, 224, 768),
     "Llama": Size(4, 8, 2048, 4096),
 }
 TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
@@ -156,8 +158,9 @@ def _of_zoo(name: str, size: Size) -> Net:
         "ViT": {**usual, **none, "image_size": size.length},
         "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": head_count},
     }
-    known = name.lower().replace("-", "")
-    seq = None if name == "ViT" else size.length
-    model, args, kwargs = zoo.build(known, batch=size.batch, seq=seq, dtype=torch.float32, **changed[name])
+    kind = name.removesuffix("-B")
+    known = kind.lower().replace("-", "")
+    seq = None if kind == "ViT" else size.length
+    model, args, kwargs = zoo.build(known, batch=size.batch, seq=seq, dtype=torch.float32, **changed[kind])
     bare = model.base_model
     return Net(bare, list(repeated(bare)), args, kwargs)

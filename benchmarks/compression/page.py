@@ -13,12 +13,13 @@ BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 b
 
 
 def readme() -> str:
-    """Peak, time and error of a few ways, in the dtype timed first, for each device."""
+    """Peak, time and error of a few ways, in the dtype timed first, for each device on which steps were timed."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
     for device, rows in _bytes().items():
-        timed = times.get(device, {})
-        dtype, _ = next(iter(timed), (rows[0]["dtype"], ""))
+        if (timed := times.get(device)) is None:
+            continue
+        dtype, _ = next(iter(timed))
         of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
         head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time", "error"))]
         cells = []

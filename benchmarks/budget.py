@@ -1,0 +1,208 @@
+"""python -m benchmarks.budget: well-known models in a quarter of the memory that a step takes, and what it costs.
+
+`make_plan` is asked for a quarter of the peak, as `python -m kernels.memory --budget` does: bytes on fake tensors, as a
+CPU runs the model; errors on a narrow copy with random weights. Beside it, the model as it is, with each block
+checkpointed, and with the same bits everywhere. Models that a CPU can train are also timed. Rows, as JSON lines, in
+benchmarks/results/<device>/budget.jsonl, whole or not at all, and the front of one model beside them. Kinds of rows, by
+mode:
+
+    step     B kept for backward and at the peak; relative error of the gradient, measured of the plan and of uniform
+             bits that fit, else predicted; s that planning took
+    time     s of forward and backward, in rounds in which all take turns, and ratios to the model as it is
+"""
+
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":  # before the imports, which take most of the time
+    command.early("budget", lambda: parsers.budget(__doc__).parse_args())
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.clock import clock_of, origin, ratio_rows, rounds
+from benchmarks.gpu.ways import blocks, loss
+from benchmarks.options import names, output, torch_threads
+from benchmarks.options import runs as runs_of
+from benchmarks.pages import place, read, spread, table
+from benchmarks.rows import RESULTS, Row, described_rows, record, summary
+from kernels import KernelError, convert
+from kernels.memory import zoo
+from kernels.memory.saved import size
+from kernels.planning.batches import call_of
+from kernels.planning.fronts import Front, front_of
+from kernels.planning.make import kind_of, plan_of
+from kernels.planning.plan import Plan
+from kernels.planning.task import Task
+
+PROG, CPU = "budget", torch.device("cpu")
+SHARE = 4  # the peak as it is, over the budget
+BELOW = 0.8  # of the peak with each block checkpointed: another budget, of DRAWN
+STOCK, CHECKPOINT, PLAN, LOWER = "stock", "checkpoint", "plan", "plan below checkpoint"
+BUDGET, UNIFORM = "budget", "uniform"
+KEPT, PEAK, ERROR, BITS, SECONDS = "B kept", "B at the peak", "relative error", "bits", "s to plan"
+AGAIN = "blocks computed again"
+STEP, TIME = "step", "time"
+NAMED = {"bert": "BERT", "vit": "ViT", "llama": "Llama 2 (7B)"}
+TIMED = ("bert", "vit")
+DRAWN, PICTURE = "llama", "budget-front.svg"
+COUNT, QUICK_COUNT = 12, 3  # of points of the front
+
+
+def task_of(name: str) -> Task:
+    """What plans of a model are made with."""
+    torch.manual_seed(0)
+    copy, args, kwargs = zoo.narrow(name, dtype=torch.float32)
+    stand_in = copy, kwargs or args
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, args, kwargs = zoo.build(name)
+    return kind_of(False)(model, call_of(kwargs or args), stand_in=stand_in)
+
+
+def steps(name: str, plan: Plan, front: Front, lower: Plan | None, seconds: float) -> list[Row]:
+    """Rows of bytes and errors."""
+    base = {"what": name, "mode": STEP, "size": {}, "dtype": "", **origin(CPU)}
+    values: dict[tuple[str, str], float] = {
+        (BUDGET, PEAK): (plan.stock.peak or 0) // SHARE,
+        (UNIFORM, BITS): plan.uniform,
+        (UNIFORM, ERROR): plan.uniform_error,
+        (PLAN, SECONDS): seconds,
+    }
+    for point in front.named:
+        values[point.name, KEPT], values[point.name, PEAK] = point.bytes.kept, point.bytes.peak or 0
+        values[point.name, ERROR] = plan.errors.measured if point.name == PLAN else point.error
+    if lower is not None:
+        values[LOWER, PEAK], values[LOWER, ERROR] = lower.planned.peak or 0, lower.errors.measured
+        values[LOWER, AGAIN] = len(lower.recomputed)
+    return [
+        Row(implementation=way, unit=unit, **base, **summary([float(value)])) for (way, unit), value in values.items()
+    ]
+
+
+def times(name: str, plan: Plan, runs: int) -> list[Row]:
+    """Rows of seconds, of models that run for real, each with weights of its own."""
+    base = {"what": name, "mode": TIME, "size": {}, "dtype": "", **origin(CPU)}
+    calls = {way: _step(name, way, plan) for way in (STOCK, CHECKPOINT, PLAN)}
+    taken = {way: seconds for way, (seconds, _) in rounds(clock_of(CPU), calls, runs).items()}
+    return ratio_rows(base, taken, STOCK)
+
+
+def _step(name: str, way: str, plan: Plan) -> Callable[[], object]:
+    torch.manual_seed(0)
+    model, args, kwargs = zoo.build(name)
+    if way == PLAN:
+        convert(model, plan=plan)
+    elif way == CHECKPOINT:
+        _checkpoint(model)
+    return lambda: loss(model(*args, **kwargs)).backward()
+
+
+def _checkpoint(model: nn.Module) -> None:
+    for block in blocks(model):
+        vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def measured(models: Sequence[str], runs: int, picture: Path | None, count: int) -> Iterator[list[Row]]:
+    """The rows of each model; the front of DRAWN is drawn into a file, if one is given."""
+    for name in models:
+        begun = time.perf_counter()
+        task = task_of(name)
+        plan = plan_of(task, (task.stock.peak or 0) // SHARE)
+        seconds = time.perf_counter() - begun
+        front, lower = front_of(task, plan, "peak", count), None
+        if name == DRAWN:
+            checkpointed = next(point for point in front.named if point.name == CHECKPOINT)
+            lower = plan_of(task, int(BELOW * (checkpointed.bytes.peak or 0)))
+            if picture is not None:
+                front.plot(picture)
+        yield steps(name, plan, front, lower, seconds)
+        if name in TIMED:
+            yield times(name, plan, runs)
+
+
+def described(rows: Sequence[Row]) -> str:
+    """The result in a line, shown while the rest runs."""
+    if rows[0].mode == TIME:
+        ratios = (f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times")
+        return f"{rows[0].what}: times {', '.join(ratios)}"
+    errors = {row.implementation: row.median for row in rows if row.unit == ERROR}
+    return f"{rows[0].what}: error by plan {errors[PLAN]:.2%}, uniform {errors[UNIFORM]:.2%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = parsers.budget(__doc__).parse_args(arguments)
+    models = names("models", options.models, tuple(NAMED))
+    runs = runs_of(options.runs, 1 if options.quick else parsers.BUDGET_RUNS)
+    out = output(options.out)
+    folder = RESULTS / origin(CPU)["device"]
+    picture = None if out or options.quick else folder / PICTURE
+    with torch_threads(1):
+        rows = described_rows(measured(models, runs, picture, QUICK_COUNT if options.quick else COUNT), described)
+        record([(PROG, rows)], out, options.quick, partial=options.models is not None)
+    return command.GOOD
+
+
+def section() -> str:
+    """A table of the models, and the picture of one front, for README."""
+    for device, rows in read(PROG).items():
+        row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
+        head = ["", "peak of a step", "budget", "error", "the same bits everywhere", "time", "checkpoint: peak", "time"]
+        picture = f"benchmarks/results/{device}/{PICTURE}"
+        return "\n".join(
+            [
+                *table(head, (_cells(name, row_of) for name in NAMED)),
+                *(
+                    "",
+                    _note(rows),
+                    "",
+                    _lower(row_of),
+                    "",
+                    f"![{NAMED[DRAWN]}: bytes at the peak against the error]({picture})",
+                    "",
+                ),
+            ]
+        )
+    return "No rows yet.\n"
+
+
+def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
+    def value(way: str, unit: str) -> float:
+        return float(row_of[name, way, unit]["median"])
+
+    ratios = [spread(row_of.get((name, f"{way} / {STOCK}", "ratio of times"))) for way in (PLAN, CHECKPOINT)]
+    uniform = f"{100 * value(UNIFORM, ERROR):.2g} % ({value(UNIFORM, BITS):.0f} bits)"
+    peaks = [size(int(value(way, PEAK))) for way in (STOCK, BUDGET, CHECKPOINT)]
+    return [NAMED[name], *peaks[:2], f"{100 * value(PLAN, ERROR):.2g} %", uniform, ratios[0], peaks[2], ratios[1]]
+
+
+def _lower(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:
+    peak, error, again = (row_of[DRAWN, LOWER, unit]["median"] for unit in (PEAK, ERROR, AGAIN))
+    return (
+        f"With less than that, a plan computes blocks again, too, from inputs in few bits: {NAMED[DRAWN]} in"
+        f" {size(int(peak))}, with an error of {100 * error:.2g} %, computes {again:.0f} blocks again."
+    )
+
+
+def _note(rows: list[dict[str, Any]]) -> str:
+    timed = next(row for row in rows if row["mode"] == TIME)
+    seconds = max(row["median"] for row in rows if row["unit"] == SECONDS)
+    return (
+        "Bytes over what is there before the step, as a CPU runs the models. Error: of the gradient, measured on a"
+        f" narrow copy with random weights. Time: × the model as it is, on {place(timed)}; a plan took {seconds:.0f} s"
+        " at most."
+        " Checkpointing of each block is exact, and computes the block twice."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

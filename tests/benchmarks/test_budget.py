@@ -1,0 +1,51 @@
+"""`benchmarks.budget`: rows of well-known models in a quarter of their peak, and README's table of them."""
+
+import pytest
+
+from benchmarks import budget
+from benchmarks.rows import read_lines
+from coefficients import command
+from kernels import KernelError
+
+
+def run(*arguments):
+    return command.run(budget.PROG, lambda: budget.main(arguments), (KernelError,))
+
+
+@pytest.mark.slow
+def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "rows.jsonl"
+    assert run("--quick", "--models", "vit", "--out", str(out)) == command.GOOD
+    rows = read_lines(out)
+    value = {(row["implementation"], row["unit"]): row["median"] for row in rows}
+    peak, error = budget.PEAK, budget.ERROR
+    assert value[budget.PLAN, peak] <= value[budget.BUDGET, peak] == value[budget.STOCK, peak] // budget.SHARE
+    assert 0 < value[budget.PLAN, error] <= value[budget.UNIFORM, error]
+    assert value[budget.CHECKPOINT, error] == 0
+    assert {row["unit"] for row in rows if row["mode"] == budget.TIME} == {"s", "ratio of times"}
+    assert "vit: times checkpoint / stock" in capsys.readouterr().out
+    lower = ((budget.PEAK, 2**30), (budget.ERROR, 0.05), (budget.AGAIN, 3))
+    rows += [{**rows[0], "implementation": budget.LOWER, "unit": unit, "median": median} for unit, median in lower]
+    every = [{**row, "what": name} for row in rows for name in budget.NAMED]
+    monkeypatch.setattr(budget, "read", lambda name: {"a-cpu": every})
+    text = budget.section()
+    assert "| Llama 2 (7B) |" in text
+    assert "Llama 2 (7B) in 1.0 GiB, with an error of 5 %, computes 3 blocks again" in text
+    assert "benchmarks/results/a-cpu/budget-front.svg" in text
+
+
+def test_no_rows_no_table(monkeypatch):
+    monkeypatch.setattr(budget, "read", lambda name: {})
+    assert budget.section() == "No rows yet.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--models", "LSTM"), "models must be of bert, vit, llama, got 'LSTM'"),
+        (("--runs", "none"), "runs must be a whole number from 1 to 10000, got 'none'"),
+    ],
+)
+def test_wrong_words(words, message, capsys):
+    assert run(*words) == command.MISUSED
+    assert message in capsys.readouterr().err
