@@ -6,7 +6,7 @@ checkpointed, and with the same bits everywhere. Models that a CPU can train are
 benchmarks/results/<device>/budget.jsonl, whole or not at all, and the front of one model beside them. Kinds of rows, by
 mode:
 
-    step     B kept for backward and at the peak; relative error of the gradient, measured of the plan and of uniform
+    step     B kept for backward and at the peak; ratio of products; relative error, measured of the plan and of uniform
              bits that fit, else predicted; s that planning took
     time     s of forward and backward, in rounds in which all take turns, and ratios to the model as it is
 """
@@ -50,7 +50,7 @@ BELOW = 0.8  # of the peak with each block checkpointed: another budget, of DRAW
 STOCK, CHECKPOINT, PLAN, LOWER = "stock", "checkpoint", "plan", "plan below checkpoint"
 BUDGET, UNIFORM = "budget", "uniform"
 KEPT, PEAK, ERROR, BITS, SECONDS = "B kept", "B at the peak", "relative error", "bits", "s to plan"
-AGAIN = "blocks computed again"
+AGAIN, WORK = "blocks computed again", "ratio of products"
 STEP, TIME = "step", "time"
 NAMED = {"bert": "BERT", "vit": "ViT", "llama": "Llama 2 (7B)"}
 TIMED = ("bert", "vit")
@@ -80,6 +80,7 @@ def steps(name: str, plan: Plan, front: Front, lower: Plan | None, seconds: floa
     for point in front.named:
         values[point.name, KEPT], values[point.name, PEAK] = point.bytes.kept, point.bytes.peak or 0
         values[point.name, ERROR] = plan.errors.measured if point.name == PLAN else point.error
+        values[point.name, WORK] = point.work or 0.0
     if lower is not None:
         values[LOWER, PEAK], values[LOWER, ERROR] = lower.planned.peak or 0, lower.errors.measured
         values[LOWER, AGAIN] = len(lower.recomputed)
@@ -156,7 +157,8 @@ def section() -> str:
     """A table of the models, and the picture of one front, for README."""
     for device, rows in read(PROG).items():
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
-        head = ["", "peak of a step", "budget", "error", "the same bits everywhere", "time", "checkpoint: peak", "time"]
+        head = ["", "peak of a step", "budget", "error", "the same bits everywhere", "products", "time"]
+        head += ["checkpoint: peak", "products", "time"]
         picture = f"benchmarks/results/{device}/{PICTURE}"
         return "\n".join(
             [
@@ -182,7 +184,9 @@ def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> lis
     ratios = [spread(row_of.get((name, f"{way} / {STOCK}", "ratio of times"))) for way in (PLAN, CHECKPOINT)]
     uniform = f"{100 * value(UNIFORM, ERROR):.2g} % ({value(UNIFORM, BITS):.0f} bits)"
     peaks = [size(int(value(way, PEAK))) for way in (STOCK, BUDGET, CHECKPOINT)]
-    return [NAMED[name], *peaks[:2], f"{100 * value(PLAN, ERROR):.2g} %", uniform, ratios[0], peaks[2], ratios[1]]
+    work = [f"{value(way, WORK):.2f}" for way in (PLAN, CHECKPOINT)]
+    plan = [f"{100 * value(PLAN, ERROR):.2g} %", uniform, work[0], ratios[0]]
+    return [NAMED[name], *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
 
 
 def _lower(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:
@@ -198,8 +202,8 @@ def _note(rows: list[dict[str, Any]]) -> str:
     seconds = max(row["median"] for row in rows if row["unit"] == SECONDS)
     return (
         "Bytes over what is there before the step, as a CPU runs the models. Error: of the gradient, measured on a"
-        f" narrow copy with random weights. Time: × the model as it is, on {place(timed)}; a plan took {seconds:.0f} s"
-        " at most."
+        f" narrow copy with random weights. Products of matrices and attention, and time: × the model as it is; time on"
+        f" {place(timed)}. A plan took {seconds:.0f} s at most."
         " Checkpointing of each block is exact, and computes the block twice."
     )
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernels.errors import KernelError, shown
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
+from kernels.memory.operations import operations
 from kernels.memory.storages import operand_storages, storages, tensors
 
 Loss = Callable[..., Tensor]
@@ -21,12 +22,13 @@ Loss = Callable[..., Tensor]
 class Living(TorchDispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
+    Counts the `operations` of products as well, see `kernels.memory.operations`.
     Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
+        self.now = self.peak = self.operations = 0
         self._known: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -49,6 +51,7 @@ class Living(TorchDispatchMode):
             if storage._cdata not in self._known:
                 self._know(storage, 0)
         result = func(*args, **(kwargs or {}))
+        self.operations += operations(func, args, kwargs or {}, result)
         for storage in operand_storages(result):
             self.add(storage)
         return result

@@ -42,11 +42,14 @@ class Point:
         Bytes of a step.
     error
         ||g' - g|| / ||g|| of the gradient, predicted.
+    work
+        As of a plan.
     """
 
     name: str
     bytes: Bytes
     error: float
+    work: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,10 @@ class Front:
     measured_on: str = ""
 
     def __str__(self) -> str:
-        lines = [f"| {self.model} | kept | peak | error of the gradient |", "|---|---:|---:|---:|"]
+        lines = [f"| {self.model} | kept | peak | error of the gradient | products |", "|---|---:|---:|---:|---:|"]
         lines += [
-            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {point.bytes.peak_text} | {point.error:.2%} |"
+            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {point.bytes.peak_text} | {point.error:.2%}"
+            f" | {'–' if point.work is None else f'{point.work:.2f} ×'} |"
             for point in (*self.named, *self.points)
         ]
         return "\n".join(lines)
@@ -182,13 +186,15 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
     step, blocks = task.step(()), task.blocks
     errors = task.errors((), step) if step.sites else {}
-    named = [Point("stock", task.stock, 0.0)]
+    named = [Point("stock", task.stock, 0.0, task.work(task.operations.get(())))]
     if blocks:
         task.progress("a step with all blocks computed again")
-        named.append(Point("checkpoint", task.bytes(blocks), 0.0))
-    named += [_point(step, errors, everywhere(step, bits), f"{bits} bits") for bits in UNIFORM if step.sites]
+        bytes = task.bytes(blocks)
+        named.append(Point("checkpoint", bytes, 0.0, task.work(task.operations[tuple(blocks)])))
+    work = task.work(step.operations)
+    named += [_point(step, errors, everywhere(step, bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
     if plan is not None and plan.needed:
-        named.append(Point("plan", plan.planned, plan.errors.predicted))
+        named.append(Point("plan", plan.planned, plan.errors.predicted, plan.work))
     return Front(
         type(task.model).__name__,
         by,
@@ -207,9 +213,10 @@ def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
         most = int(np.ceil(limit)) if number else smallest
-        points.append(_point(step, errors, solve(step, errors, Limits(**{by: most})).bits))
+        bits = solve(step, errors, Limits(**{by: most})).bits
+        points.append(_point(step, errors, bits, task.work(step.operations)))
     return points
 
 
-def _point(step: Step, errors: SiteErrors, bits: Bits, name: str = "") -> Point:
-    return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), error_of(errors, bits) ** 0.5)
+def _point(step: Step, errors: SiteErrors, bits: Bits, work: float | None, name: str = "") -> Point:
+    return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), error_of(errors, bits) ** 0.5, work)

@@ -130,6 +130,7 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
         solution.gap,
         task.measured_on,
         task.compiled,
+        task.work(best.step.operations),
     )
 
 

@@ -65,6 +65,8 @@ class Step:
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
         Bytes alive when the model's forward pass ends, without its output.
+    operations
+        Floating-point operations of products; None if not known.
     """
 
     sites: Sequence[SavedSite]
@@ -72,6 +74,7 @@ class Step:
     peaks: Sequence[int]
     backward: int
     kept: int
+    operations: int | None = None
 
     def kept_with(self, bits: Mapping[str, int | None]) -> int:
         """Bytes that are saved for backward with other bits at some sites."""
@@ -200,4 +203,4 @@ def observe(
         between=end_forward,
     )
     history.event()  # ends the last segment
-    return Step(history.sites(), bits, tuple(history.peaks), *forward_ends[0])
+    return Step(history.sites(), bits, tuple(history.peaks), *forward_ends[0], history.operations)

@@ -94,6 +94,9 @@ class Plan:
         The model that errors were measured on: "" for the model itself, or a description.
     compiled
         Whether it is for `torch.compile`, by `compression.options(plan=...)`.
+    work
+        Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
+        computed again add to them. None: not known, as of a compiled model.
     """
 
     model: str
@@ -109,6 +112,7 @@ class Plan:
     gap: float
     measured_on: str = ""
     compiled: bool = False
+    work: float | None = None
 
     @property
     def needed(self) -> bool:
@@ -174,6 +178,7 @@ class Plan:
             f"error of the gradient: {self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted;"
             f" with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}",
             *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
+            *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
             "",
             "| saved tensor | number | bits | before | planned | share of the error |",
             "|---|---:|---|---:|---:|---:|",

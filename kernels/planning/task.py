@@ -36,7 +36,8 @@ def _silent(doing: str) -> None:
 class Task:
     """A model in training, and what its errors are measured on, as for `make_plan`.
 
-    Steps and errors are measured once and cached.
+    Steps and errors are measured once and cached. `operations` has, by the blocks that are computed again, the
+    floating-point operations of products in the steps without codes.
     """
 
     model: nn.Module
@@ -50,6 +51,7 @@ class Task:
     progress: Callable[[str], object] = _silent
     compiled: ClassVar[bool] = False  # whether plans are for torch.compile
     gradients: ClassVar[type[Gradients]] = Gradients
+    operations: dict[tuple[str, ...], int] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[str, ...], SiteErrors] = field(default_factory=dict, repr=False)
 
@@ -82,7 +84,13 @@ class Task:
         living = Living()
         with recomputing(self.model, blocks):
             run_step(living, self.model, *self.call, **self._step_options)
+            self.operations[tuple(blocks)] = living.operations
             return Bytes(trial(self.model, *self.call, training=self.training).total, living.peak)
+
+    def work(self, operations: int | None) -> float | None:
+        """Operations of a step, × those of the unchanged model; None if not known."""
+        stock = self.stock and self.operations.get(())
+        return operations / stock if operations and stock else None
 
     @property
     def _step_options(self) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.compression.meter import measured
 from kernels import KernelError, convert
 from kernels.memory import peak_bytes
-from kernels.memory.step import Living
+from kernels.memory.step import Living, run_step
 
 WIDTH, ROWS, LAYERS = 256, 8192, 6
 WHOLE = 4 * ROWS * WIDTH  # bytes of a tensor between blocks
@@ -69,3 +71,25 @@ def test_a_model_without_gradient_is_refused() -> None:
         peak_bytes(Constant(), torch.randn(3))
     with pytest.raises(KernelError, match="must run forward and backward on fake tensors"):
         peak_bytes(nn.Linear(3, 4), torch.randn(5))
+
+
+def test_products_are_counted_and_nothing_else():
+    """Forward and backward of x W^T take 2 n k m operations each; the gradient of the input is not needed."""
+    model, x = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)), torch.randn(4, 16)
+    living = Living()
+    run_step(living, model, (x,), {})
+    assert living.operations == 2 * 4 * (2 * 16 * 32 + 3 * 32 * 8)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    assert living.operations == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_is_counted_forward_and_backward(groups):
+    """Two products forward, five backward, of queries and keys in full."""
+    q = torch.randn(2, 4, 64, 16, requires_grad=True)
+    k, v = (torch.randn(2, 4 // groups, 64, 16, requires_grad=True) for _ in range(2))
+    living = Living()
+    with living:
+        F.scaled_dot_product_attention(q, k, v, enable_gqa=groups > 1, is_causal=True).sum().backward()
+    assert living.operations == 7 * 2 * 2 * 4 * 64 * 64 * 16

@@ -1,12 +1,16 @@
 """The front of bytes against error: what its points are, and how it is drawn."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import KernelError
 from kernels.memory.saved import UNITS
@@ -65,6 +69,33 @@ def test_no_uniform_point_is_below_the_front(task: Task, solved_front: Front, bi
     uniform = next(point for point in solved_front.named if point.name == f"{bits} bits")
     solved = solve(step, task.errors((), step), Limits(kept=uniform.bytes.kept))
     assert solved.error**0.5 <= uniform.error * (1 + GAP) ** 0.5
+
+
+class Block(nn.Sequential):
+    """What is repeated."""
+
+
+def products(model: nn.Module, inputs: Any, blocks: Sequence[str] = ()) -> int:
+    """Operations of products in a step of the model itself, with some blocks computed again."""
+    with recomputing(model, blocks), FlopCounterMode(display=False) as counter:
+        model(*inputs).sum().backward()
+    return counter.get_total_flops()
+
+
+def test_work_is_that_of_blocks_that_run_twice() -> None:
+    """Codes need no products; blocks that are computed again do, as PyTorch counts them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3)))
+    inputs = (torch.randn(128, 64),)
+    task = Task(model, Call(inputs, {}), passes=1)
+    work = {point.name or "solved": point.work for point in front_of(task, count=2).named}
+    blocks = repeated_blocks(model)
+    again = products(model, inputs, blocks) / products(model, inputs)
+    assert work.pop("checkpoint") == pytest.approx(again)
+    # Six products forward, eleven backward: the first layer's input has no gradient. The last product of a block that
+    # runs again is left out, as backward needs nothing of it.
+    assert again == pytest.approx((17 + 3) / 17)
+    assert set(work.values()) == {1.0}
 
 
 def test_the_plan_is_on_it(task: Task) -> None:
