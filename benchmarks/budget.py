@@ -124,6 +124,7 @@ def measured(models: Sequence[str], runs: int, picture: Path | None, count: int)
             checkpointed = next(point for point in front.named if point.name == CHECKPOINT)
             lower = plan_of(task, int(BELOW * (checkpointed.bytes.peak or 0)))
             if picture is not None:
+                picture.parent.mkdir(parents=True, exist_ok=True)
                 front.plot(picture)
         yield steps(name, plan, front, lower, seconds)
         if name in TIMED:
