@@ -122,7 +122,9 @@ class Front:
 
         axes.plot(*places(self.points), ".-", color="0.5", label="solved: codes alone")
         for number, point in enumerate(self.named):
-            axes.plot(*places((point,)), "*" if point.name == "plan" else "o", color=f"C{number}", label=point.name)
+            marker, work = "*" if point.name == "plan" else "o", point.work
+            label = point.name if work is None else f"{point.name}, {work:.2f} × the products"
+            axes.plot(*places((point,)), marker, color=f"C{number}", label=label)
         least = min((point.error for point in every if point.error > 0), default=1e-3)
         axes.set_yscale("symlog", linthresh=least / 2, linscale=0.3)
         axes.set_ylim(bottom=-least / 8)

@@ -138,7 +138,8 @@ def test_the_picture_has_the_points(solved_front: Front) -> None:
     (axes,) = solved_front.figure().axes
     front_line, *named = axes.lines
     assert list(front_line.get_ydata()) == [point.error for point in solved_front.points]
-    assert [line.get_label() for line in named] == [point.name for point in solved_front.named]
+    labels = [f"{point.name}, {point.work:.2f} × the products" for point in solved_front.named]
+    assert [line.get_label() for line in named] == labels
     unit = 1024 ** UNITS.index(axes.get_xlabel().split()[0])
     assert [line.get_xdata()[0] * unit for line in named] == [point.bytes.kept for point in solved_front.named]
 
