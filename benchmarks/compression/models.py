@@ -106,7 +106,7 @@ NORMAL = {
     "BERT": Size(4, 16, 256, 256),
     "GPT-2": Size(4, 16, 256, 256),
     "ViT": Size(4, 16, 224, 256),
-    "ViT-B": Size(4, 4, 224, 768),  # as wide as the model of that name: its pictures are a small part of it
+    "ViT-B": Size(12, 2, 224, 768),  # the model of that name, whose pictures are a small part of what it saves
     "Llama": Size(4, 16, 256, 256),
 }
 LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are timed
