@@ -94,8 +94,8 @@ def _made_table(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
 ) -> tuple[Steps, float, float]:
     quick = replace(weight, height=None)  # integrals by quadrature: ball arithmetic would take most of the time
-    made = fit(activation, bits, levels=levels, weight=quick, domain=domain, target_gap=GAP)
-    return made.steps, made.error.l2_squared, made.error.linf
+    fitted = fit(activation, bits, levels=levels, weight=quick, domain=domain, target_gap=GAP)
+    return fitted.steps, fitted.error.l2_squared, fitted.error.linf
 
 
 def from_output(
@@ -195,8 +195,8 @@ def compare(activation: Activation, bits: Iterable[int], dtypes: Iterable[str] =
     counts, formats = list(bits), list(dtypes)
 
     def outputs(paper: bool) -> dict[str, tuple[int, float]]:
-        made = {dtype: from_output(activation, dtype, paper=paper) for dtype in formats}
-        return {dtype: (approximation.bits, approximation.error) for dtype, approximation in made.items()}
+        by_dtype = {dtype: from_output(activation, dtype, paper=paper) for dtype in formats}
+        return {dtype: (approximation.bits, approximation.error) for dtype, approximation in by_dtype.items()}
 
     return Comparison(
         activation,

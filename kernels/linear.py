@@ -16,10 +16,10 @@ from kernels.autograd import once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
-from kernels.hooks import autocasts
 from kernels.methods.method import spec_of
 from kernels.modules import Activation
 from kernels.stock import STOCK
+from kernels.torch_state import autocasts
 from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 
 

@@ -46,4 +46,4 @@ STOCK: dict[str, Callable[..., Any]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-KEEPS_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward
+SAVES_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-from kernels.compression.layout import GROUP, LANES
+from kernels.compression.layout import DEFAULT_GROUP, LANES
 from kernels.methods.every_tensor import SMALLEST
 
 
@@ -21,7 +21,7 @@ class EncodedStorage:
     def __init__(self, flat: Tensor, bits: int) -> None:
         self.bits, self.dtype = bits, flat.dtype
         self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
-        self.codes = codes.encode(flat.view(-1, GROUP, LANES), bits)
+        self.codes = codes.encode(flat.view(-1, DEFAULT_GROUP, LANES), bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
@@ -38,7 +38,7 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
         few = prod(x.shape) < max(SMALLEST, size // 2)  # a small part of its storage: a code of all would be too large
-        fits = size % (GROUP * LANES) == 0 and x.is_floating_point() and not few
+        fits = size % (DEFAULT_GROUP * LANES) == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
         key = (storage._cdata, x._version)

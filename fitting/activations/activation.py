@@ -181,13 +181,11 @@ class Activation:
         """The monotone branches of f, left to right; flat parts are branches of direction 0."""
         return self._runs(0)
 
-    @cached_property
-    def derivative_runs(self) -> tuple[Branch, ...]:
-        """Maximal intervals on which f' is smooth and monotone: like branches, but cut at every break."""
-        return self.derivative_runs_within(-math.inf, math.inf)
-
     def derivative_runs_within(self, lo: float, hi: float) -> tuple[Branch, ...]:
-        """The same within [lo, hi] only: a sine has thousands outside, which are not computed."""
+        """Maximal intervals in [lo, hi] on which f' is smooth and monotone: like branches, but cut at every break.
+
+        Those outside are not computed: a sine has thousands.
+        """
         return tuple(self._smooth_runs(1, lo, hi))
 
     def _runs(self, order: int) -> tuple[Branch, ...]:

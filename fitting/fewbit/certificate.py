@@ -40,13 +40,13 @@ def lower_bound(
     `grid_cost` ± `slack` is the optimal cost between cells with k levels; `inside` is a lower bound of the spread
     inside the cells, by default that of their moments less their doubts.
     """
-    held = cells.moments.mass > 0
-    low, high = cells.low[held], cells.high[held]
+    weighted = cells.moments.mass > 0
+    low, high = cells.low[weighted], cells.high[weighted]
     span = float(high.max() - low.min())
     if shared:
-        gain = span * _peak(low, high, cells.spare[held])
+        gain = span * _peak(low, high, cells.spare[weighted])
     else:
-        gain = min(_variation(cells, held, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
+        gain = min(_variation(cells, weighted, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
     if inside is None:
         inside = math.fsum(cells.moments.spread) - measure.doubt
     rounding = ROUNDING * (abs(inside) + grid_cost + slack + gain)  # of the next line, and of the gain
@@ -61,9 +61,9 @@ def _peak(low: Array, high: Array, spare: Array) -> float:
     return float(np.max(np.cumsum(changes), initial=0.0)) * (1 + len(changes) * ROUNDING)
 
 
-def _variation(cells: Cells, held: NDArray[np.bool_], edges: Array) -> float:
+def _variation(cells: Cells, weighted: NDArray[np.bool_], edges: Array) -> float:
     """An upper bound of the total variation of f' over the cells with mass: within each, and from each to the next."""
-    lo, hi, centre, width = cells.lo[held], cells.hi[held], cells.centre[held], cells.width[held]
+    lo, hi, centre, width = cells.lo[weighted], cells.hi[weighted], cells.centre[weighted], cells.width[weighted]
     # Where two cells meet inside a run f' is continuous, and changes by no more than a gap between its ranges (over
     # samples); elsewhere it may leap from any value in one range to any value in the other.
     met = (hi[:-1] == lo[1:]) & ~np.isin(hi[:-1], edges)

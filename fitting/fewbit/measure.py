@@ -91,10 +91,10 @@ class Measure:
                 f"weight {weight.label} varies too fast to be integrated; give landmarks=... where it does, "
                 "or draw samples from it and fit to them"
             )
-        held = cells.moments.mass > 0
+        weighted = cells.moments.mass > 0
         # Under a narrow weight only a part of f' counts, and its scale.
-        low = max(float(np.min(cells.low[held])), self.curve.low)
-        high = min(float(np.max(cells.high[held])), self.curve.high)
+        low = max(float(np.min(cells.low[weighted])), self.curve.low)
+        high = min(float(np.max(cells.high[weighted])), self.curve.high)
         self.source.focus(low, high)
         self.top, self.span = max(abs(low), abs(high)), high - low
         self._cells = self._measured(edges[:-1], edges[1:])
@@ -150,14 +150,14 @@ class Measure:
             mid = cells.lo + (cells.hi - cells.lo) / 2
             narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
             narrow |= (mid <= cells.lo) | (cells.hi <= mid)
-            held = cells.moments.mass > 0
-            unbounded = held & ~(cells.width < math.inf)
+            weighted = cells.moments.mass > 0
+            unbounded = weighted & ~(cells.width < math.inf)
             tiny = cells.hi - cells.lo <= TINIEST * (self.domain[1] - self.domain[0])
             stuck = unbounded & (narrow | tiny | (len(mid) >= MAX_CELLS))
             if stuck.any():
                 self._cells = self._by_ends(cells, stuck)
                 continue
-            split = unbounded | (held & ~narrow & self._coarse(cells, spare))
+            split = unbounded | (weighted & ~narrow & self._coarse(cells, spare))
             split &= np.cumsum(split) <= MAX_CELLS - len(mid)
             if not split.any():
                 return cells

@@ -42,8 +42,10 @@ class Moments:
     def merged(self, groups: Indices, count: int) -> "Moments":
         """The moments of unions of intervals: `groups[i]` in 0..count-1 says where interval i goes."""
         mass = np.bincount(groups, self.mass, count).astype(np.float64)
-        first, held = np.zeros(count), np.flatnonzero(self.mass > 0)[::-1]
-        first[groups[held]] = self.mean[held]  # means are taken about it, so that those of equal values are exact
+        first, weighted = np.zeros(count), np.flatnonzero(self.mass > 0)[::-1]
+        first[groups[weighted]] = self.mean[
+            weighted
+        ]  # means are taken about it, so that those of equal values are exact
         total = np.bincount(groups, self.mass * (self.mean - first[groups]), count)
         mean = first + np.divide(total, mass, out=np.zeros(count), where=mass > 0)
         spread = np.bincount(groups, self.spread + self.mass * (self.mean - mean[groups]) ** 2, count)

@@ -103,8 +103,8 @@ def _check_joint(options: argparse.Namespace) -> None:
 
 def output_weight(options: argparse.Namespace) -> float:
     """λ from --lambda."""
-    given = shared.checked("lambda", options.output_weight, check_output_weight)
-    return 1.0 if given is None else given
+    weight = shared.checked("lambda", options.output_weight, check_output_weight)
+    return 1.0 if weight is None else weight
 
 
 def bits(options: argparse.Namespace) -> int:

@@ -85,18 +85,18 @@ def panels_of(run: Run, level: float, reach: float) -> Panels | None:
 
     Errors are compared with the rounding of a number of size `reach`.
     """
-    todo, done = [(run.lo, run.hi)], []
+    todo, finished = [(run.lo, run.hi)], []
     while todo:
         lo, hi = todo.pop()
-        made = _panel(run, level, lo, hi)
-        if made is not None and made[-1] <= ENOUGH * reach:
-            done.append((lo, *made))
+        panel = _panel(run, level, lo, hi)
+        if panel is not None and panel[-1] <= ENOUGH * reach:
+            finished.append((lo, *panel))
             continue
         middle = lo + (hi - lo) / 2
-        if not lo < middle < hi or len(todo) + len(done) > MOST or hi - lo < EPS * (run.hi - run.lo):
+        if not lo < middle < hi or len(todo) + len(finished) > MOST or hi - lo < EPS * (run.hi - run.lo):
             return None
         todo += [(middle, hi), (lo, middle)]
-    starts, centre, half, coefficients, error = (np.array(column) for column in zip(*done, strict=True))
+    starts, centre, half, coefficients, error = (np.array(column) for column in zip(*finished, strict=True))
     sizes = np.abs(coefficients) @ (16.0 * np.arange(POINTS) ** 2 + 128)
     return Panels(level, np.append(starts, run.hi), centre, half, coefficients, error + sizes * EPS / 2)
 

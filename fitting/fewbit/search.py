@@ -109,8 +109,8 @@ def search(measure: Measure, k: int, shared: bool, effort: Effort) -> SearchResu
             best = (error, steps)
         reached, gain = lower_bound(measure, known, k, cost, slack, shared, inside)
         bound, target = max(bound, reached), aim * best[0]
-        done = best[0] - bound <= target or gain <= target / 4 or gain > STUCK * last or len(cells.lo) == MAX_CELLS
-        if done or bound > effort.sought:
+        ends_here = best[0] - bound <= target or gain <= target / 4 or gain > STUCK * last or len(cells.lo) == MAX_CELLS
+        if ends_here or bound > effort.sought:
             return SearchResult(best[1], best[0], bound)
         # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
         rest = max(0.0, best[0] - reached - gain)
@@ -143,8 +143,8 @@ def grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[
 
     Shared levels come without borders: each x uses the level nearest to f'(x).
     """
-    held = np.flatnonzero(cells.moments.mass > 0)
-    order = held[np.argsort(cells.moments.mean[held], kind="stable")] if shared else held
+    weighted = np.flatnonzero(cells.moments.mass > 0)
+    order = weighted[np.argsort(cells.moments.mean[weighted], kind="stable")] if shared else weighted
     atoms = cells.moments.mean[order], cells.moments.mass[order]
     best = (priced_partition(*atoms, k) if k > MANY else None) or partition(*atoms, k)
     groups = np.zeros(len(order), dtype=np.int64)

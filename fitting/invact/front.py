@@ -130,13 +130,13 @@ def proposals(
     fast = [ENGINES[name] for name in engines if name not in SLOW]
     slow = [ENGINES[name] for name in engines if name in SLOW] + [IMPORTED] * (settings.imported is not None)
     count = sum(len(fast) * len(of_branch) + len(slow) * bool(of_branch) for of_branch in tasks) + len(joint)
-    done = 0
+    solved = 0
 
     def solve(problem: Problem, engine: Engine) -> list[Form]:
-        nonlocal done
+        nonlocal solved
         forms = engine(problem, settings)
-        done += 1
-        progress(done, count)
+        solved += 1
+        progress(solved, count)
         return forms
 
     fronts = []

@@ -110,19 +110,19 @@ def _ruled(
     error_floor: ErrorFloor, row: Row, options: Document, solution: Document, unnamed: bool
 ) -> tuple[list[str], list[str]]:
     """Problems of the rule (another rule holds, or the formulas break it), and a note if it cannot be verified."""
-    rule, got = rule_for(error_floor, options["max_error"]), solution["rule"]
+    rule, stored_rule = rule_for(error_floor, options["max_error"]), solution["rule"]
     if rule.by_rms and unnamed:
         return [], ["solution.rule, as the weight is not in the file"]
     fits = rule.fits(row.scores)
     if not row.is_fitted:
         right = row.engine if fits else f"{row.engine}; misses: {rule.text}"
-    elif rule.by_rms and not fits and got == RELAXED:
+    elif rule.by_rms and not fits and stored_rule == RELAXED:
         return [], ["solution.rule, as the least error that was found for it is not stored"]
     elif not fits:
-        return [f"solution.rule must be kept by the formulas, and they miss: {rule.text}; got {got!r}"], []
+        return [f"solution.rule must be kept by the formulas, and they miss: {rule.text}; got {stored_rule!r}"], []
     else:
         right = rule.text
-    return [] if got == right else [f"solution.rule must be {right!r}, got {got!r}"], []
+    return [] if stored_rule == right else [f"solution.rule must be {right!r}, got {stored_rule!r}"], []
 
 
 def _front(row: Row, solution: Document, stored: Document) -> list[str]:

@@ -41,10 +41,10 @@ def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: flo
 
     `grid_cost` ± `slack` is the optimal cost between cells with k levels.
     """
-    held = cells.moments.mass > 0
+    weighted = cells.moments.mass > 0
     path = min(_length(plane, cells), (k - 1) * 2 * plane.reach)
-    gain = path * float(cells.spare[held].max()) + (k - 1) / 2 * float(cells.spread[held].max())
-    inside = math.fsum(cells.moments.spread[held])
+    gain = path * float(cells.spare[weighted].max()) + (k - 1) / 2 * float(cells.spread[weighted].max())
+    inside = math.fsum(cells.moments.spread[weighted])
     return max(0.0, inside + grid_cost - slack - gain - plane.doubt), gain
 
 

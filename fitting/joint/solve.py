@@ -158,9 +158,9 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
 
 def _grid_optimum(cells: Cells, k: int) -> tuple[Array, float, float]:
     """The borders of the cheapest code that is constant on cells, its cost between cells, and rounding slack."""
-    held = np.flatnonzero(cells.moments.mass > 0)
-    best = partition(cells.moments.mean[held], cells.moments.mass[held], k)
-    return cells.lo[held][best.cuts], best.cost, best.slack
+    weighted = np.flatnonzero(cells.moments.mass > 0)
+    best = partition(cells.moments.mean[weighted], cells.moments.mass[weighted], k)
+    return cells.lo[weighted][best.cuts], best.cost, best.slack
 
 
 def _table(plane: Plane, borders: Array) -> Table:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from kernels.approx_backprop.encoding import Encoded, Encoding
-from kernels.hooks import saving_hooks
 from kernels.methods.compressed import Compressed
+from kernels.torch_state import saving_hooks
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def affordable(x: Tensor, method: Compressed, layout: MemoryLayout) -> Compresse
 
 
 def encode(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Encoding, Encoded]:
-    """Encodes any tensor by groups; "fused" keeps the tensor itself."""
+    """Encodes any tensor by groups; "fused" saves the tensor itself."""
     x = x.detach()
     method = affordable(x, method, layout)
     encoding = Encoding(method, layout, x.dtype)

@@ -1,4 +1,4 @@
-"""Replacements for the forward of a module, which save few bits; the module itself stays the same."""
+"""Replacements for the forward of a module, which save few bits by approx-backprop; the module stays the same."""
 
 from collections.abc import Mapping
 from typing import Any

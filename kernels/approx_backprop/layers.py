@@ -1,4 +1,4 @@
-"""Runs torch's modules so that they save less for backward, and says which function runs which kind of module.
+"""Runs torch's modules by approx-backprop, and says which function runs which kind of module.
 
 Results are those of torch's own modules, bit by bit. The modules' own forward runs where no gradient is needed, and in
 evaluation mode.

@@ -15,9 +15,9 @@ from kernels.approx_backprop.encoding import Encoded, Encoding, encode, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import once_differentiable
 from kernels.errors import KernelError
-from kernels.hooks import autocasts
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import SavedBy
+from kernels.torch_state import autocasts
 
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.engine.planes import plane_bytes
-from kernels.methods.compressed import GROUP
+
+MAX_GROUP = 64  # tokens at most that share a minimum and a step, two bfloat16 numbers: half a bit an element
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class MemoryLayout:
         count, inner = x.shape[0], prod(x.shape[2:])
         if last:
             return MemoryLayout(tuple(x.shape), True, count * inner, x.shape[1])
-        if inner >= min(GROUP, count):
+        if inner >= min(MAX_GROUP, count):
             return MemoryLayout(tuple(x.shape), False, inner, 1)
         return MemoryLayout(tuple(x.shape), False, count, x.shape[1] * inner)
 
@@ -47,8 +48,8 @@ class MemoryLayout:
 
     @property
     def run(self) -> int:
-        """Tokens of a group: at most GROUP, with groups of equal size as far as possible."""
-        return -(-self.tokens // -(-self.tokens // GROUP))
+        """Tokens of a group: at most MAX_GROUP, with groups of equal size as far as possible."""
+        return -(-self.tokens // -(-self.tokens // MAX_GROUP))
 
     @property
     def group(self) -> tuple[int, int, int]:
@@ -63,7 +64,7 @@ class MemoryLayout:
     def bytes_of(self, bits: int) -> int:
         """Bytes of the codes, and of the minimum and scale of each group."""
         count = prod(self.shape)
-        return bits * plane_bytes(count) + 4 * (count // self.tokens * -(-self.tokens // GROUP))
+        return bits * plane_bytes(count) + 4 * (count // self.tokens * -(-self.tokens // MAX_GROUP))
 
     def separates(self, other: "MemoryLayout") -> bool:
         """Whether no group mixes features of the other layout of the same tensor."""

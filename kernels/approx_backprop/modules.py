@@ -46,7 +46,7 @@ class PreActivation(_Layer):
         nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d. They share one code, as a ResNet's convolution and its
         shortcut do.
     **options
-        bits, scheme, clip, rounding, see `Compressed`.
+        bits, scheme, clip, rounding of approx-backprop, see `Compressed`.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class NormLinear(_Layer):
     *linears
         Linear layers, which share one code.
     **options
-        bits, scheme, clip, rounding, see `Compressed`.
+        bits, scheme, clip, rounding of approx-backprop, see `Compressed`.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class QLinear(_Layer):
     linear
         nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d.
     **options
-        bits, scheme, clip, rounding, see `Compressed`.
+        bits, scheme, clip, rounding of approx-backprop, see `Compressed`.
 
     Raises
     ------

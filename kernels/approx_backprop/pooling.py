@@ -100,5 +100,5 @@ def avg_pool2d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """`torch.nn.functional.avg_pool2d` with torch's arguments, which saves nothing for backward."""
-    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return pooled(nn.AvgPool2d(*given), input)
+    arguments = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return pooled(nn.AvgPool2d(*arguments), input)

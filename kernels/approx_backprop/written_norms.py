@@ -192,15 +192,16 @@ def _agrees(trial: nn.Module, formula: WrittenNorm, x: Tensor) -> bool:
     if not isinstance(y, Tensor) or y.shape != x.shape or not _close(y, expected, _CLOSE):
         return False
     grad = torch.linspace(-1, 2, x.numel()).reshape(x.shape)
-    got = torch.autograd.grad(y, [x, *trial.parameters()], grad.to(y.dtype))
+    gradients = torch.autograd.grad(y, [x, *trial.parameters()], grad.to(y.dtype))
     exact = torch.autograd.grad(expected, [wide_x, *wide.values()], grad.double())
     return all(
-        _close(gradient, expected_gradient, 2.0**-10) for gradient, expected_gradient in zip(got, exact, strict=True)
+        _close(gradient, expected_gradient, 2.0**-10)
+        for gradient, expected_gradient in zip(gradients, exact, strict=True)
     )
 
 
-def _close(got: Tensor, expected: Tensor, tolerance: float) -> bool:
+def _close(values: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Whether each row is close, relative to its largest number."""
-    got, expected = got.detach().double(), expected.detach().double()
+    values, expected = values.detach().double(), expected.detach().double()
     size = expected.abs().amax(-1, keepdim=True)
-    return got.shape == expected.shape and bool(((got - expected).abs() <= tolerance * (size + 1e-30)).all())
+    return values.shape == expected.shape and bool(((values - expected).abs() <= tolerance * (size + 1e-30)).all())

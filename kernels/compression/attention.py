@@ -56,8 +56,8 @@ def inputs_beside_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set
     """The placeholders used in an operation together with a crossing log-sum-exp, other than by way of gradients."""
     beside: set[fx.Node] = set()
     for node in backward.nodes:
-        given = arguments_of(node)
-        if any(_unaliased(given.get(name)) in crossing for name in LOG_SUM_EXPS):
+        arguments = arguments_of(node)
+        if any(_unaliased(arguments.get(name)) in crossing for name in LOG_SUM_EXPS):
             for argument in node.all_input_nodes:
                 placeholders = {part for part in cone(argument) if part.op == "placeholder"}
                 beside |= placeholders if placeholders <= crossing else set()
@@ -65,9 +65,11 @@ def inputs_beside_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set
 
 
 def _backward_pass(node: fx.Node) -> BackwardPass | None:
-    given = arguments_of(node)
+    arguments = arguments_of(node)
     names = BackwardPass._fields[1:]
-    return BackwardPass(node, *(given[name] for name in names)) if all(name in given for name in names) else None
+    return (
+        BackwardPass(node, *(arguments[name] for name in names)) if all(name in arguments for name in names) else None
+    )
 
 
 def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
@@ -76,9 +78,9 @@ def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None
     source = result.args[0] if result is not None and result.target is operator.getitem else None
     if not isinstance(source, fx.Node) or not hasattr(source.target, "_schema"):
         return None
-    given, own = arguments_of(call.node), arguments_of(source)
+    arguments, own = arguments_of(call.node), arguments_of(source)
     tensors = [name for name, value in own.items() if isinstance(value, fx.Node)]
-    return source if not own.get("dropout_p") and all(name in given for name in tensors) else None
+    return source if not own.get("dropout_p") and all(name in arguments for name in tensors) else None
 
 
 def _unaliased(node: fx.Node) -> fx.Node:

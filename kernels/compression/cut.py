@@ -9,7 +9,7 @@ from torch import SymBool, SymFloat, SymInt, Tensor, fx
 from kernels.compression import forms, private
 from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
 from kernels.compression.exact import move_to_forward
-from kernels.compression.forms import MOST, Bits, ComputedAgain, Form, Groups, Whole, form_of
+from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of
 from kernels.methods.every_tensor import EveryTensor
 
 
@@ -60,7 +60,7 @@ def cut_of(
     static
         Positions of inputs with a fixed address during training: parameters and buffers.
     method
-        Sets the bits at each site.
+        compress or a plan, which sets the bits at each site.
     smallest
         The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
     """
@@ -71,7 +71,7 @@ def cut_of(
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MOST, least_elements) for node in tensors}
+        return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
     exact = move_to_forward(forward, backward, saved, set(_coded(forms_of(saved))))

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms
-from kernels.compression.inlining import inline
 from kernels.compression.layout import hint
-from kernels.compression.nodes import is_drawn, is_product, packet_of
+from kernels.compression.nodes import inline, is_drawn, is_product, packet_of
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compute nothing
@@ -48,9 +47,9 @@ def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossin
     copies = _Copies(graph, decoders, recomputed)
     for user in list(graph.nodes):
         if user not in recomputed:
-            given = user.all_input_nodes
-            others = [node for node in given if node not in decoders and node not in recomputed]
-            for node in given:
+            inputs = user.all_input_nodes
+            others = [node for node in inputs if node not in decoders and node not in recomputed]
+            for node in inputs:
                 if node in decoders or node in recomputed:
                     user.replace_input_with(node, copies.of(node, user, others))
             copies.pass_by(user)
@@ -135,7 +134,7 @@ class _Copies:
     def __init__(self, graph: fx.Graph, decoders: dict[fx.Node, Decoder], recomputed: dict[fx.Node, None]) -> None:
         self.graph, self.decoders = graph, decoders
         self.order = {node: place for place, node in enumerate([*decoders, *recomputed])}
-        self.made: dict[fx.Node, fx.Node] = {}
+        self.copies: dict[fx.Node, fx.Node] = {}
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
 
@@ -147,25 +146,25 @@ class _Copies:
                 if is_product(node) and isinstance(node.meta.get("val"), Tensor):
                     self.products[placeholder] = node
         if is_product(node):
-            self.made = {}
+            self.copies = {}
 
     def of(self, node: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
         """The copy of a node in this stretch, made if needed: before the user and after its other inputs."""
         for missing in self._missing(node):
             if missing in self.decoders:
-                self.made[missing] = self._decoded(missing, user, others)
+                self.copies[missing] = self._decoded(missing, user, others)
             else:
                 with self.graph.inserting_before(user):
-                    self.made[missing] = self.graph.node_copy(missing, lambda part: self.made.get(part, part))
-                self.pass_by(self.made[missing])
-        return self.made[node]
+                    self.copies[missing] = self.graph.node_copy(missing, lambda part: self.copies.get(part, part))
+                self.pass_by(self.copies[missing])
+        return self.copies[node]
 
     def _missing(self, node: fx.Node) -> list[fx.Node]:
         """The node and its ancestors without a copy in this stretch, in order."""
         missing, todo = set(), [node]
         while todo:
             candidate = todo.pop()
-            if candidate in self.order and candidate not in missing and candidate not in self.made:
+            if candidate in self.order and candidate not in missing and candidate not in self.copies:
                 missing.add(candidate)
                 todo += candidate.all_input_nodes
         return sorted(missing, key=self.order.__getitem__)

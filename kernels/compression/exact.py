@@ -86,8 +86,8 @@ def _is_step(node: fx.Node) -> bool:
     # For an index, the second result of topk and the like.
     source = node.all_input_nodes[0] if node.target is operator.getitem else node
     values = [part.meta.get("val") for part in (node, *source.all_input_nodes)]
-    result, *given = [isinstance(value, Tensor) and value.is_floating_point() for value in values]
-    return any(given) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
+    result, *of_arguments = [isinstance(value, Tensor) and value.is_floating_point() for value in values]
+    return any(of_arguments) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
 
 
 def _is_probability(node: fx.Node) -> bool:

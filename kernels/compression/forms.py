@@ -10,16 +10,16 @@ from torch import Tensor, fx
 from kernels.compression.layout import GroupLayout, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
 from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
-from kernels.methods.every_tensor import STATISTIC
+from kernels.methods.every_tensor import STATISTIC, EveryTensor
 
 aten = torch.ops.aten
 
-MOST = 8  # bits of an element
+MAX_BITS = EveryTensor.widths[-1]  # of an element
 HEADER = 4  # bytes of a group: its minimum and its step
 
 LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # names in operations of PyTorch and of FlashAttention
 # Names of arguments that must be exact: statistics, log-sum-exps, random states, masks with infinities.
-EXACT = frozenset(
+EXACT_ARGUMENTS = frozenset(
     [
         "mean",
         "rstd",
@@ -128,7 +128,7 @@ def _must_be_exact(placeholder: fx.Node) -> bool:
     while todo:
         node = todo.pop()
         for user in node.users:
-            if any(value is node and name in EXACT for name, value in arguments_of(user).items()):
+            if any(value is node and name in EXACT_ARGUMENTS for name, value in arguments_of(user).items()):
                 return True
             if len(user.all_input_nodes) == 1 and isinstance(user.meta.get("val"), Tensor):
                 todo.append(user)

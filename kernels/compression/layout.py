@@ -8,8 +8,8 @@ from torch import SymInt, Tensor
 
 from kernels.compression import private
 
-GROUP = 64  # elements
-GROUPS = (32, 64, 96, 128)  # where units must fit into rows
+DEFAULT_GROUP = 64  # elements that share a minimum and a step
+GROUP_SIZES = (32, 64, 96, 128)  # to pick from, where units must fit into rows
 LANES = 8  # where as many as a vector has do not fit
 
 
@@ -58,7 +58,7 @@ def layout_of(value: Tensor) -> GroupLayout | str:
             break
         static, row = static + 1, row * value.shape[dim]
     vector = private.vector(value.device)
-    group, lanes = (GROUP, vector) if static == value.dim() else _unit_of(row, vector)
+    group, lanes = (DEFAULT_GROUP, vector) if static == value.dim() else _unit_of(row, vector)
     filler = -row % (group * lanes)
     if static < value.dim() and 2 * filler > row:  # codes would grow by more than half
         return f"its size changes, and the {row} elements in a row whose size does not are too few"
@@ -80,8 +80,8 @@ def order_of(value: Tensor) -> tuple[int, ...] | None:
 
 def _unit_of(row: int, vector: int) -> tuple[int, int]:
     """The group and lanes that pad a row least; of equal ones, the group nearest to the default, then the larger."""
-    units = [(group, lanes) for lanes in (vector, LANES) for group in GROUPS]
-    return min(units, key=lambda unit: (-row % (unit[0] * unit[1]), abs(unit[0] - GROUP), -unit[0]))
+    units = [(group, lanes) for lanes in (vector, LANES) for group in GROUP_SIZES]
+    return min(units, key=lambda unit: (-row % (unit[0] * unit[1]), abs(unit[0] - DEFAULT_GROUP), -unit[0]))
 
 
 def hint(size: int | SymInt) -> int:

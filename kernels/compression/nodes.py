@@ -1,4 +1,4 @@
-"""Properties of the nodes of a graph."""
+"""The nodes of a graph: their properties, and how a traced function adds more."""
 
 import inspect
 from typing import Any
@@ -67,3 +67,22 @@ def origin(node: fx.Node) -> dict[str, Any]:
     """Metadata that says where a node comes from, and among which saved tensors it counts."""
     names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
     return {name: node.meta[name] for name in names if name in node.meta}
+
+
+def inline(
+    graph: fx.Graph, traced: fx.GraphModule, arguments: list[fx.Node], before: fx.Node, names: list[str]
+) -> list[fx.Node]:
+    """Copy a traced function's operations into the graph; its results get these names and are returned."""
+    (output,) = traced.graph.find_nodes(op="output")
+    named = dict(zip(output.args[0], names, strict=False))
+    copies: dict[fx.Node, fx.Node] = {}
+    remaining = iter(arguments)
+    with graph.inserting_before(before):
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(remaining)
+            elif node.op != "output":
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
+                copies[node] = graph.create_node(node.op, node.target, args, kwargs, named.get(node))
+                copies[node].meta = dict(node.meta)
+    return [copies[node] for node in output.args[0]]

@@ -80,7 +80,7 @@ class CodedPartitioner(private.CustomPartitionerFn):
     Attributes
     ----------
     method
-        Sets the bits.
+        compress or a plan, which sets the bits.
     graphs
         The graphs that were compiled in this process; not those from Inductor's cache.
     """

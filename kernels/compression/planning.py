@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from kernels.compression import codes, forms, private
 from kernels.compression.cut import Cut
-from kernels.compression.forms import MOST, Groups, bytes_of, coded_bytes
+from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
 from kernels.compression.partitioner import CodedPartitioner, check_release
 from kernels.compression.splice import let_cross
 from kernels.errors import KernelError
@@ -124,7 +124,7 @@ class TrialPartitioner(CodedPartitioner):
     """
 
     def __init__(self, trials: Trials) -> None:
-        super().__init__(EveryTensor(MOST, trials.rounding))
+        super().__init__(EveryTensor(MAX_BITS, trials.rounding))
         self.smallest, self._trials = trials.smallest, trials
         self.sites: list[list[SavedSite]] = []
         self.runs: Counter[int] = Counter()
@@ -195,4 +195,4 @@ def step_of(cut: TrialPartitioner, beside: int) -> Step:
                 fixed=before.fixed + times * site.fixed,
             )
     saved = beside + sum(cut.runs[number] * graph.after for number, graph in enumerate(cut.graphs))
-    return Step(list(joined.values()), MOST, (), 1, saved)
+    return Step(list(joined.values()), MAX_BITS, (), 1, saved)

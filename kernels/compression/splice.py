@@ -11,9 +11,8 @@ from kernels.compression.cut import Cut, module_of, operation_of
 from kernels.compression.decoding import Decoder, decode_where_used
 from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
-from kernels.compression.inlining import inline
 from kernels.compression.layout import hint
-from kernels.compression.nodes import origin
+from kernels.compression.nodes import inline, origin
 from kernels.engine.elements import dtype_name
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]
@@ -29,8 +28,8 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
     for node, placeholder in cut.pairs.items():
         if node in coded:
             graphs = _graphs(node.meta["val"], coded[node], rounding, traced)
-            made, decoders[placeholder] = _code(forward, backward, node, placeholder, graphs)
-            crossing += made
+            encoded, decoders[placeholder] = _code(forward, backward, node, placeholder, graphs)
+            crossing += encoded
         else:
             crossing.append(node)
     decode_where_used(backward.graph, decoders, set(cut.pairs.values()))
@@ -82,13 +81,13 @@ def _code(
     """
     encoding, decoding = graphs
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
-    made = inline(forward.graph, encoding, [node], _after_last_use(node), names)
+    encoded = inline(forward.graph, encoding, [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
-        crossing = [backward.graph.placeholder(sent.name) for sent in made]
-    for sent, received in zip(made, crossing, strict=True):
+        crossing = [backward.graph.placeholder(sent.name) for sent in encoded]
+    for sent, received in zip(encoded, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    return made, Decoder(crossing, decoding)
+    return encoded, Decoder(crossing, decoding)
 
 
 def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:

@@ -28,12 +28,12 @@ def check_arguments(
         raise KernelError(f"max_gradient_error must go with budget, got {shown(bound)}")
     if budget is None and plan is None:
         return
-    given = "plan" if budget is None else "budget"
+    option = "plan" if budget is None else "budget"
     if method != Auto.name:
-        raise KernelError(f"method must be left out with {given}, which decides it, got {shown(method)}")
+        raise KernelError(f"method must be left out with {option}, which decides it, got {shown(method)}")
     for name, value in others.items():
         if value is not None:
-            raise KernelError(f"{name} must be left out with {given}, which is of the whole model, got {shown(value)}")
+            raise KernelError(f"{name} must be left out with {option}, which is of the whole model, got {shown(value)}")
     if budget is not None:
         check(budget)
         if inputs is None:

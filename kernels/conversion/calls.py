@@ -23,10 +23,10 @@ from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
 from kernels.functional import activation, exporting
-from kernels.hooks import saving_hooks
 from kernels.methods.compressed import Compressed
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
+from kernels.torch_state import saving_hooks
 from kernels.validate import kernel_for
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
@@ -50,7 +50,7 @@ class CalledFunction(nn.Module):
             self.takes["gelu_tanh"] = {}
         # Read beforehand: torch.compile traces what runs.
         self.limits = {name: dict(method.lower_limits(function_info(name))) for name in self.takes}
-        self.compressed = method if isinstance(method, Compressed) else None
+        self.approx_backprop = method if isinstance(method, Compressed) else None
         self.fixed = method.default_parameters_only
 
     def forward(self, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,14 +59,16 @@ class CalledFunction(nn.Module):
         input = args[0] if args else kwargs.get("input")
         if function is None or not self.fits(function, input):
             return called(*args, **kwargs)
-        if self.compressed is not None:
-            return activated(function.name, {**DEFAULTS[function.name], **function.parameters}, input, self.compressed)
+        if self.approx_backprop is not None:
+            return activated(
+                function.name, {**DEFAULTS[function.name], **function.parameters}, input, self.approx_backprop
+            )
         return activation(function.name, input, **self.arguments, **function.parameters)
 
     def fits(self, function: Function, input: Any) -> bool:
         """Whether there is a kernel for a call of the function with that input."""
         if isinstance(input, Proxy):  # under symbolic_trace, which records one call
-            return self.compressed is None and function.parameters == self.takes.get(function.name)
+            return self.approx_backprop is None and function.parameters == self.takes.get(function.name)
         if function.name not in self.takes or not is_plain(input):
             return False
         if self.fixed:

@@ -162,8 +162,8 @@ def changes_for(site: Site, decision: Decision) -> list[Change]:
         called = CalledFunction(function, method)
         return [RerouteCalls(site, place, called) for place in site.places]
     if isinstance(site, AttributeSite):
-        held = HeldFunction(original, function, method)
-        return [ReplaceAttribute(site, place, held) for place in site.places]
+        replacement = HeldFunction(original, function, method)
+        return [ReplaceAttribute(site, place, replacement) for place in site.places]
     if isinstance(method, Compressed):
         return [ReplaceForward(site, Activated(original, function.name, function.parameters, method))]
     module = build(function, method)
@@ -202,10 +202,10 @@ def apply(site: Site, decision: Decision, changes: list[Change]) -> None:
 
 def isolate_calls(sites: Iterable[Site], changes: list[Change]) -> None:
     """Isolate activations that are left alone from enclosing modules that reroute calls of the same function."""
-    left = [site for site in sites if isinstance(site, ActivationSite)]
+    left_alone = [site for site in sites if isinstance(site, ActivationSite)]
     for rerouted in [change for change in changes if isinstance(change, RerouteCalls)]:
         inside = set(rerouted.place.owner.modules()) - {rerouted.place.owner}
-        for site in left:
+        for site in left_alone:
             if site.function.torch_name != rerouted.place.key:
                 continue
             module = site.places[0].owner if isinstance(site, CallSite) else site.original

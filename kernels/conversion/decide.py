@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kernels.conversion.derivative_error import EXACT, methods_within
+from kernels.conversion.derivative_error import FORWARD_AD, methods_within
 from kernels.conversion.measurement import Measurement, Run, measure_with
 from kernels.conversion.sites import Site
 from kernels.methods.few_bit import FewBit
@@ -44,16 +44,18 @@ def compare(
     selected: Collection[Site], sites: Collection[Site], stock: Measurement, run: Run, bound: float | None
 ) -> Comparison:
     """Run the model with each of three kinds of method at all sites; each run tells the bytes of every site apart."""
-    exact = measure_with(dict.fromkeys(selected, EXACT), sites, run)
+    exact = measure_with(dict.fromkeys(selected, FORWARD_AD), sites, run)
     methods: dict[Site, Mapping[Kind, Method]] = {}
     for site in selected:
         if site.name in exact.ours:
             function, dtypes = site.function, exact.dtypes
-            within_bound = [EXACT] if function is None else methods_within(function, dtypes[site.name], bound)
+            within_bound = [FORWARD_AD] if function is None else methods_within(function, dtypes[site.name], bound)
             methods[site] = {type(method): method for method in within_bound}
     runs: dict[Kind, Measurement] = {ForwardDerivative: exact}
     for kind in (FromOutput, FewBit):
-        runs[kind] = measure_with({site: by_kind.get(kind, EXACT) for site, by_kind in methods.items()}, sites, run)
+        runs[kind] = measure_with(
+            {site: by_kind.get(kind, FORWARD_AD) for site, by_kind in methods.items()}, sites, run
+        )
     return Comparison(stock, runs, {site.name: by_kind for site, by_kind in methods.items()})
 
 

@@ -19,7 +19,7 @@ POINTS = 4096
 # A method whose error is at most this times that of invact counts as equally good; invact's own formulas are within
 # 2 % of the error floor.
 SLACK = 1.1
-EXACT = ForwardDerivative()
+FORWARD_AD = ForwardDerivative()
 
 
 @cache
@@ -56,17 +56,17 @@ def error_bound(function: Function, dtype: torch.dtype, bound: float | None) -> 
     if bound is not None:
         return bound
     if dtype == torch.float64:
-        return SLACK * error_of(function, dtype, EXACT)
+        return SLACK * error_of(function, dtype, FORWARD_AD)
     try:
         return SLACK * error_of(function, dtype, FromOutput())
     except KernelError:
-        return SLACK * error_of(function, dtype, EXACT)
+        return SLACK * error_of(function, dtype, FORWARD_AD)
 
 
 def methods_within(function: Function, dtype: torch.dtype, bound: float | None) -> list[Method]:
     """The methods that meet the bound: of forward-ad, invact, and fewbit with the fewest bits that do."""
     limit = error_bound(function, dtype, bound)
-    methods: list[Method] = [method for method in (EXACT, FromOutput()) if _meets(function, dtype, method, limit)]
+    methods: list[Method] = [method for method in (FORWARD_AD, FromOutput()) if _meets(function, dtype, method, limit)]
     few_bits = map(FewBit, range(1, MAX_BITS + 1))
     return methods + [method for method in few_bits if _meets(function, dtype, method, limit)][:1]
 

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.conversion.changes import Change, Decision, ReplaceForward, ReplaceModule, apply, undo
-from kernels.conversion.derivative_error import EXACT
+from kernels.conversion.derivative_error import FORWARD_AD
 from kernels.conversion.measurement import Run
 from kernels.conversion.sites import LayerSite, Site
 from kernels.memory.storages import operand_storages, tensors
@@ -28,7 +28,7 @@ def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None)
     changes: list[Change] = []
     try:
         for site in in_place:
-            apply(site, Decision(Compressed() if isinstance(site, LayerSite) else EXACT, trusted=True), changes)
+            apply(site, Decision(Compressed() if isinstance(site, LayerSite) else FORWARD_AD, trusted=True), changes)
         names = {change.new: change.site.name for change in changes if isinstance(change, ReplaceModule)}
         names |= {change.site.original: change.site.name for change in changes if isinstance(change, ReplaceForward)}
         watch = Rereads(model, names)

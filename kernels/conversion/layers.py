@@ -56,7 +56,7 @@ def is_written_norm(module: nn.Module) -> bool:
 
 
 def decide_by_bits(site: Site, method: Compressed) -> Method | str:
-    """The method of a site, decided without a run of the model; or the reason why there is none."""
+    """The method of a site with approx-backprop, decided without a run of the model; or why there is none."""
     function, is_module = site.function, isinstance(site, ModuleSite)
     if function is None or (function.name in ("relu", "leaky_relu") and not is_module):
         return method

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from kernels.conversion.changes import Change, Decision, RerouteCalls, apply, isolate_calls, undo
 from kernels.conversion.sites import AttributeSite, CallSite, Site, within
-from kernels.engine.elements import DTYPES, dtype_name
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.making import line
@@ -19,9 +18,9 @@ from kernels.memory.measure import trial
 from kernels.memory.saved import Saved, SavedTensor, like
 from kernels.methods.method import Method
 from kernels.methods.stock import Stock
+from kernels.names import DTYPES
 
 Run = Callable[..., Saved]  # (names of modules that the model does not list, context manager to run it in)
-_DTYPES = {dtype_name(dtype): dtype for dtype in DTYPES}
 SMALL = 8  # bytes; an activation is larger
 
 
@@ -75,8 +74,8 @@ def measure(sites: Collection[Site], run: Run, changes: Sequence[Change] = ()) -
     for tensor in saved.tensors:
         owners = frozenset(name for name in names for saver in tensor.by if within(saver.module, name))
         for name in owners:
-            if tensor.dtype in _DTYPES:
-                dtypes.setdefault(name, _DTYPES[tensor.dtype])
+            if tensor.dtype in DTYPES:
+                dtypes.setdefault(name, getattr(torch, tensor.dtype))
             others.setdefault(name, []).extend(_other_savers(tensor, name))
         if all(any(within(saver.module, owner) for owner in owners) for saver in tensor.by):
             if len(owners) == 1:

@@ -12,7 +12,7 @@ from kernels.conversion.budgeted import check_arguments, plan_for
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
-from kernels.conversion.derivative_error import EXACT
+from kernels.conversion.derivative_error import FORWARD_AD
 from kernels.conversion.every_tensor import convert_modules
 from kernels.conversion.find import find
 from kernels.conversion.in_place import reasons_in_place
@@ -30,11 +30,11 @@ from kernels.methods.functions import function_info
 from kernels.methods.method import Method
 from kernels.planning.plan import Plan
 from kernels.planning.task import not_compiled
-from kernels.stock import KEEPS_OUTPUT
+from kernels.stock import SAVES_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
 WITHOUT_FILE = "coefficients names no file for it"
-STOCK_KEEPS_OUTPUT = "the stock function saves no more than its output"
+STOCK_SAVES_OUTPUT = "the stock function saves no more than its output"
 
 
 def convert(
@@ -56,7 +56,7 @@ def convert(
     max_gradient_error: float | None = None,
     plan: Plan | str | PathLike[str] | None = None,
 ) -> Report:
-    """Make a model's activations save less for backward, in place; `report.revert()` undoes it.
+    """Make a model's activations save less for backward, in place; `report.revert()` undoes it. See docs/convert.md.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def convert(
         stores few bits of every tensor that autograd saves, in any operation.
     inputs
         Arguments to call the model with: a tensor, a tuple or list, or a mapping of keyword arguments. auto needs them,
-        other methods measure with them. A copy of the model runs, in training mode, on fake tensors if possible.
+        other methods measure with them, on a copy of the model.
     bits
         Of fewbit (default: 3), approx-backprop (8) or compress (4); of invact 2 in 16 bits, beside the output (1).
     scheme
@@ -81,21 +81,18 @@ def convert(
     include, exclude
         Names of sites or modules, or patterns with *; of compress, of modules.
     max_derivative_error
-        auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact, which is
-        as small as the output's dtype allows.
+        auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact.
     accounting
         As for `saved_bytes`.
     budget, loss, targets, max_gradient_error
-        Instead of a method: bytes at the peak of a step, as "24GiB", or a share of what the model saves now, as 0.2.
-        Each saved tensor gets its own number of bits, so that the gradient's error is least; if that does not fit,
-        blocks are computed again: see `kernels.planning.make_plan`. `report.plan` is the plan.
+        Instead of a method: as of `kernels.planning.make_plan`, by whose plan each saved tensor gets its own bits.
     plan
         Instead of a method: a plan that was made before, or the file that it was saved to.
 
     Returns
     -------
     Report
-        Each site: what it was and what it is now, or why it was left alone.
+        Each site: what it was and what it is now, or why it was left alone; and the plan for a budget.
 
     Raises
     ------
@@ -173,7 +170,7 @@ def _find(model: nn.Module, method: Method, run: Run | None) -> dict[Site, str]:
     sites = find(model, lambda _: method.serves_any_function)
     nested = [site for site, reason in sites.items() if isinstance(site, NestedSite) and not reason]
     if nested and run is not None:
-        stock, exact = measure(sites, run), measure_with(dict.fromkeys(nested, EXACT), nested, run)
+        stock, exact = measure(sites, run), measure_with(dict.fromkeys(nested, FORWARD_AD), nested, run)
         less = {site.original for site in nested if exact.alone[site.name] < stock.alone[site.name]}
         sites = find(model, lambda module: module in less)
     return with_layers(model, sites) if isinstance(method, Compressed) else sites
@@ -189,11 +186,11 @@ def _decide(
     elif isinstance(method, Compressed):
         methods = {site: decide_by_bits(site, method) for site in selected}
     else:
-        methods = {site: STOCK_KEEPS_OUTPUT if _keeps_output(site, method) else method for site in selected}
+        methods = {site: STOCK_SAVES_OUTPUT if _saves_output(site, method) else method for site in selected}
     return {site: outcome if isinstance(outcome, str) else Decision(outcome) for site, outcome in methods.items()}
 
 
-def _keeps_output(site: Site, method: Method) -> bool:
+def _saves_output(site: Site, method: Method) -> bool:
     """Whether both the method and torch's own function save the output."""
     name = site.function_name
-    return name in KEEPS_OUTPUT and method.storage(function_info(name)).keeps_output
+    return name in SAVES_OUTPUT and method.storage(function_info(name)).keeps_output

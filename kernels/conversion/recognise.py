@@ -94,17 +94,19 @@ def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Funct
     if not _hashable(called) or called not in _TORCH:
         return None
     name, names = _TORCH[called]
-    given = dict(zip(names, args[1:], strict=False)) | {key: value for key, value in kwargs.items() if key != "input"}
-    if given.pop("inplace", False) or len(args) - 1 > len(names) or set(given) - set(names):
+    parameters = dict(zip(names, args[1:], strict=False)) | {
+        key: value for key, value in kwargs.items() if key != "input"
+    }
+    if parameters.pop("inplace", False) or len(args) - 1 > len(names) or set(parameters) - set(names):
         return None
     try:
         if name == "gelu":
-            return Function(gelu_name(given.get("approximate", "none")))
+            return Function(gelu_name(parameters.get("approximate", "none")))
         if name == "softplus":
-            check_threshold(given.pop("threshold", 20.0))
+            check_threshold(parameters.pop("threshold", 20.0))
     except KernelError:
         return None
-    return Function(name, {**DEFAULTS[name], **given})
+    return Function(name, {**DEFAULTS[name], **parameters})
 
 
 def names_in_torch() -> dict[str, str]:

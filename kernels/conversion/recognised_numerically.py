@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernels.conversion.function import DEFAULTS, Function
+from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
@@ -81,7 +82,7 @@ def _everywhere(module: nn.Module, name: str) -> bool:
 
     Values where the module's own formula overflows are not compared.
     """
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    for dtype in DTYPES:
         x = torch.cat([_points().flatten()[::16], _FAR, -_FAR]).to(dtype)
         exact = _stock(name, x.double())
         size = 1 + exact.abs() + torch.where(x.isfinite(), x, 0).double().abs()

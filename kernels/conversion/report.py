@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from kernels.conversion.changes import Change, undo
-from kernels.eager.watched import Whole
+from kernels.eager.whole import WholeTensor
 from kernels.memory.saved import Saved, common, like, size
 from kernels.planning.plan import Plan
 
@@ -63,7 +63,7 @@ class Report:
     sites: Sequence[Converted]
     before: Saved | None = None
     after: Saved | None = None
-    whole: Sequence[Whole] | None = None
+    whole: Sequence[WholeTensor] | None = None
     plan: Plan | None = None
     _changes: list[Change] = field(default_factory=list, init=False, repr=False)
     _reverted: bool = field(default=False, init=False, repr=False)
@@ -112,14 +112,14 @@ class Report:
             for group in _groups(self.left):
                 times = f" ({len(group)} times)" if len(group) > 1 else ""
                 lines.append(f"- {_name(group)}{times}, {group[0].was}: {group[0].reason}")
-        lines += self._kept_whole()
+        lines += self._saved_whole()
         lines += ["", "The plan:", str(self.plan)] if self.plan is not None else []
         return "\n".join(lines)
 
-    def _kept_whole(self) -> list[str]:
+    def _saved_whole(self) -> list[str]:
         """Lines for operations without a rule, which save whole tensors, after a conversion that changes layers too."""
         if self.whole is not None:
-            return self._kept_whole_with_reasons()
+            return self._saved_whole_with_reasons()
         if self.after is None or not any(not site.function for site in self.converted):
             return []
         ours = {like(site.name) for site in self.converted}
@@ -130,7 +130,7 @@ class Report:
         rows += [f"- others: {size(rest)}"] if rest and rows else []
         return ["", "Kept whole, by operations without a rule:", *rows] if rows else []
 
-    def _kept_whole_with_reasons(self) -> list[str]:
+    def _saved_whole_with_reasons(self) -> list[str]:
         """Lines for tensors that compress saves whole, with reasons."""
         sums: dict[tuple[str, str], list[int]] = {}
         for tensor in self.whole or ():

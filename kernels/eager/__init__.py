@@ -1,7 +1,7 @@
-"""Few bits for every tensor that autograd saves, in eager mode."""
+"""The method compress: few bits for every tensor that autograd saves, in eager mode."""
 
 from kernels.eager.forward import InFewBits, Recomputed, Untouched
 from kernels.eager.mode import Compressing
-from kernels.eager.watched import Whole, watching
+from kernels.eager.whole import WholeTensor, watching
 
-__all__ = ["Compressing", "InFewBits", "Recomputed", "Untouched", "Whole", "watching"]
+__all__ = ["Compressing", "InFewBits", "Recomputed", "Untouched", "WholeTensor", "watching"]

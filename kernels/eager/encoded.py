@@ -10,7 +10,7 @@ from kernels.eager.tensors import version_of
 from kernels.engine.elements import computed
 from kernels.engine.groups import encode_groups
 from kernels.engine.planes import pack, unpack
-from kernels.methods.every_tensor import GROUP, EveryTensor
+from kernels.methods.every_tensor import MAX_GROUP, EveryTensor
 
 
 def changed(x: Tensor, expected: int) -> RuntimeError:
@@ -85,7 +85,7 @@ class Drawn:
 class Groups(Encoded):
     """Codes of groups of neighbours: each number in steps from the group's minimum."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
@@ -109,7 +109,7 @@ class Logarithms(Groups):
     would make large probabilities several times as large.
     """
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None) -> None:
         super().__init__((flat / 2).exp(), method, group, drawn)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:

@@ -24,8 +24,8 @@ class InFewBits(Forwarding):
         if _saves_as_it_is():
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        with self.mode(self.options.method, own, given, self._names()):
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        with self.mode(self.options.method, own, inputs, self._names()):
             return self.original(*args, **kwargs)
 
     def mode(self, *given: Any) -> Compressing:

@@ -94,22 +94,22 @@ class InWindows(Integers):
 Coding = Callable[[Tensor], Encoded]
 
 
-def coding_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Coding | None:
+def coding_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Tensor]) -> Coding | None:
     """The encoder of integers that a function saves, by its name and arguments; None if there is none.
 
     The integers must fill their storage. If dilation exceeds the image, PyTorch allows pooling windows outside of the
     image and returns positions beyond it: these are not coded.
     """
-    if name in POOLS and given:
-        windows = _windows(given[0].shape[-POOLS[name] :], args, kwargs)
+    if name in POOLS and operands:
+        windows = _windows(operands[0].shape[-POOLS[name] :], args, kwargs)
         if any(of.dilation > of.size for of in windows):
             return None
-        if len(windows) == 3 and given[0].device.type == "cpu" and not given[0].is_contiguous():
+        if len(windows) == 3 and operands[0].device.type == "cpu" and not operands[0].is_contiguous():
             # PyTorch then returns positions in the first layers for windows of nothing but -inf, at any depth.
             return partial(_integers, bound=math.prod(of.size for of in windows))
         return partial(InWindows, windows=windows)
     if name in INDICES:
-        sizes = [size for x in given if x.is_floating_point() for size in x.shape]
+        sizes = [size for x in operands if x.is_floating_point() for size in x.shape]
         return partial(_integers, bound=max(sizes)) if sizes else None
     return None
 

@@ -39,8 +39,8 @@ class Interval(NamedTuple):
             low, high = -inf, kwargs.get("max", args[1] if len(args) > 1 else inf)
         elif name in ENDS:
             names, defaults = ENDS[name]
-            given = [kwargs.get(key, args[at] if len(args) > at else None) for at, key in enumerate(names, 1)]
-            ends = [*given, *defaults[len(given) :]]
+            explicit = [kwargs.get(key, args[at] if len(args) > at else None) for at, key in enumerate(names, 1)]
+            ends = [*explicit, *defaults[len(explicit) :]]
             low, high = (default if end is None else end for end, default in zip(ends, defaults, strict=True))
         else:
             return None

@@ -16,7 +16,6 @@ from torch.autograd.function import Function
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
-from kernels.eager.autocast import autocasting
 from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, TwoNumbers, Uncoded
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
@@ -26,10 +25,9 @@ from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
 from kernels.eager.sites import Sites
 from kernels.eager.tensors import ViewGeometry, flat, group_of, is_dense, is_part, is_plain, tensors
 from kernels.eager.values import Constant, Recent, SavedCode, Value
-from kernels.eager.watched import watch
-from kernels.eager.whole import OWN, is_given, why_whole
-from kernels.hooks import saving_hooks
+from kernels.eager.whole import OWN, is_operand, watch, why_whole
 from kernels.methods.every_tensor import EveryTensor
+from kernels.torch_state import autocasting, saving_hooks
 
 CHECKPOINT = "checkpoint"
 _APPLY = Function.apply.__func__.__code__
@@ -44,7 +42,7 @@ class Compressing(WithOuterHooks):
     Parameters
     ----------
     method
-        Bits of an element and rounding.
+        compress or a plan: bits of an element and rounding.
     parameters, inputs
         Tensors that are alive anyhow and saved whole, except inputs that require a gradient.
     names
@@ -110,17 +108,17 @@ class Compressing(WithOuterHooks):
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:
             self._noise, self._scale = None, dropout_scale(args, kwargs)
-        given = list(tensors((*args, *kwargs.values())))
-        version = given[0]._version if given and is_plain(given[0]) else 0
-        repeated = self.provenance.repeated(name, function, args, kwargs, given)
-        jumps, coding = Interval.of(name, args, kwargs), coding_of(name, args, kwargs, given)
-        self._running.append(RunningCall(name, given, version, repeated, autocasting(given), jumps, coding))
+        operands = list(tensors((*args, *kwargs.values())))
+        version = operands[0]._version if operands and is_plain(operands[0]) else 0
+        repeated = self.provenance.repeated(name, function, args, kwargs, operands)
+        jumps, coding = Interval.of(name, args, kwargs), coding_of(name, args, kwargs, operands)
+        self._running.append(RunningCall(name, operands, version, repeated, autocasting(operands), jumps, coding))
         try:
             result = function(*args, **kwargs)
             self._learn(result)
             # These read or set .data, or return parts whose versions are counted separately.
             if getattr(function, "__self__", None) is Tensor.data or name.startswith("unsafe_"):
-                self.provenance.uncount(filter(is_plain, tensors((*given, result))))
+                self.provenance.uncount(filter(is_plain, tensors((*operands, result))))
             return result
         finally:
             self._running.pop()
@@ -133,11 +131,11 @@ class Compressing(WithOuterHooks):
 
     def _learn(self, result: Any) -> None:
         running = self._running[-1]
-        in_place = bool(running.given) and running.given[0] is result  # its argument is overwritten
+        in_place = bool(running.operands) and running.operands[0] is result  # its argument is overwritten
         if not isinstance(result, Tensor):
             running = running._replace(repeated=None)
         elif running.name in calls.DROPOUTS and self._noise is not None and not in_place:
-            noise = running.given[0], self._noise, self._scale
+            noise = running.operands[0], self._noise, self._scale
             running = running._replace(repeated=self.provenance.call(dropped, noise, {}))
         self._busy = True
         try:
@@ -160,8 +158,8 @@ class Compressing(WithOuterHooks):
         if frame.f_code is _APPLY:
             function, args = frame.f_locals["cls"], frame.f_locals["args"]
             own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
-            given = list(tensors(args))
-            return RunningCall(OWN if own else f"{function.__name__}.apply", given, autocast=autocasting(given))
+            operands = list(tensors(args))
+            return RunningCall(OWN if own else f"{function.__name__}.apply", operands, autocast=autocasting(operands))
         if frame.f_globals["__name__"] == checkpoint.__module__:  # it saves inputs, and is no operation
             return RunningCall(CHECKPOINT)
         return self._running[-1] if self._running else RunningCall("")
@@ -183,10 +181,10 @@ class Compressing(WithOuterHooks):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
             value.saved = self._coded(self._code_of(x, saver, site))
-            self.provenance.relieve(saver.given)
+            self.provenance.relieve(saver.operands)
         if saver.interval is not None and saver.interval not in value.inside:
             value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
-        if saver.name in calls.DROPOUTS and not is_given(x, saver):
+        if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             self._noise = value
         value.expect()
         return value, ViewGeometry.of(x)
@@ -196,9 +194,9 @@ class Compressing(WithOuterHooks):
             return Bools(flat(x))
         if not x.is_floating_point() and saver.coding is not None:
             return saver.coding(x)
-        if saver.name in calls.DROPOUTS and not is_given(x, saver):
+        if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             return TwoNumbers(flat(x))
-        logarithms = saver.name in calls.LOG_PROBABILITIES and not is_given(x, saver)
+        logarithms = saver.name in calls.LOG_PROBABILITIES and not is_operand(x, saver)
         return self._approximated(x, Logarithms if logarithms else Groups, site)
 
     def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:

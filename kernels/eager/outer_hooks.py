@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kernels.hooks import saving_hooks
+from kernels.torch_state import saving_hooks
 
 
 class WithOuterHooks(TorchFunctionMode):

@@ -9,7 +9,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from kernels.eager import calls
-from kernels.eager.autocast import autocast_of
 from kernels.eager.encoded import Logarithms
 from kernels.eager.integers import Coding
 from kernels.eager.intervals import Interval
@@ -17,6 +16,7 @@ from kernels.eager.rules import attention_arguments, batch_norm
 from kernels.eager.tensors import ViewGeometry, is_dense, is_plain, key_of, storage_of, version_of
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
+from kernels.torch_state import autocast_of
 
 PARAMETER, OF_PARAMETERS, INPUT, CONSTANT = "a parameter", "made of parameters", "an input", "needs no gradient"
 ALIVE = (PARAMETER, OF_PARAMETERS, INPUT)
@@ -30,8 +30,8 @@ class RunningCall(NamedTuple):
     ----------
     name
         Of the function.
-    given
-        Its tensor arguments.
+    operands
+        Its arguments that are tensors.
     version
         Of the first of them.
     repeated
@@ -45,7 +45,7 @@ class RunningCall(NamedTuple):
     """
 
     name: str
-    given: Sequence[Tensor] = ()
+    operands: Sequence[Tensor] = ()
     version: int = 0
     repeated: Call | None = None
     autocast: bool = False
@@ -103,9 +103,9 @@ class Provenance:
             self._masks[key] = StorageWeakRef(mask.untyped_storage()), mask.clone()
         return Constant.of(self._masks[key][1])
 
-    def relieve(self, given: Iterable[Tensor]) -> None:
+    def relieve(self, operands: Iterable[Tensor]) -> None:
         """Drop codes of arguments that can be recomputed by now."""
-        for x in filter(is_plain, given):
+        for x in filter(is_plain, operands):
             _, value = self._values.get(key_of(x), (None, None))
             if value is not None:
                 value.relieve()
@@ -137,7 +137,7 @@ class Provenance:
     def exact_of_saved(self, x: Tensor, running: RunningCall) -> str:
         """Why a tensor that a call saves, without its autograd history, is saved whole, or ""."""
         argument = next(
-            (tensor for tensor in running.given if is_plain(tensor) and storage_of(tensor) == storage_of(x)), None
+            (tensor for tensor in running.operands if is_plain(tensor) and storage_of(tensor) == storage_of(x)), None
         )
         if argument is not None and argument._version == x._version:
             return self.exact(argument)
@@ -150,7 +150,7 @@ class Provenance:
         if storage_of(x) in self.inputs:
             return INPUT
         few = 2 if running.name in calls.NORMS else STATISTIC
-        if any(x.numel() * few <= tensor.numel() for tensor in running.given):
+        if any(x.numel() * few <= tensor.numel() for tensor in running.operands):
             return A_STATISTIC
         return self._copy_for_autocast(x, running)
 
@@ -180,12 +180,12 @@ class Provenance:
         return Call(function, positional, named, operands, autocast_of(kinds[0] if kinds else "cpu"))
 
     def repeated(
-        self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor]
+        self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], operands: Sequence[Tensor]
     ) -> Call | None:
         """The call that is about to run, as one that changes nothing in place; None if it is not cheap to repeat."""
         if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
             return None
-        if function is torch.batch_norm or not self._worth_repeating(name, given):
+        if function is torch.batch_norm or not self._worth_repeating(name, operands):
             return None
         in_place = calls.is_in_place(function)
         if (in_place or kwargs.get("inplace")) and (not args or self.exact(args[0])):
@@ -196,11 +196,11 @@ class Provenance:
             function = batch_norm
         return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
 
-    def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
+    def _worth_repeating(self, name: str, operands: Sequence[Tensor]) -> bool:
         """Whether repeating a call needs only tensors that are alive or saved anyhow, and magnifies no error."""
-        large = [x for x in given if x.numel() >= self.smallest]
+        large = [x for x in operands if x.numel() >= self.smallest]
         available = all(map(self._lasts, large)) or name in ("mul", "rmul")
-        divisors = [x for x in given[1:] if x.numel() >= self.smallest] if name in ("div", "truediv") else []
+        divisors = [x for x in operands[1:] if x.numel() >= self.smallest] if name in ("div", "truediv") else []
         exact_divisor = all(map(self.exact, divisors))
         return bool(large) and available and exact_divisor
 
@@ -211,18 +211,18 @@ class Provenance:
 
     def learn(self, running: RunningCall, result: Tensor) -> None:
         """Record the value of a call's result."""
-        given, repeated = running.given, running.repeated
-        changed = bool(given) and given[0] is result and result._version != running.version
-        if result.numel() < self.smallest or (not changed and self._is_view(result, given)):
+        operands, repeated = running.operands, running.repeated
+        changed = bool(operands) and operands[0] is result and result._version != running.version
+        if result.numel() < self.smallest or (not changed and self._is_view(result, operands)):
             return
-        exact = [self.exact(x) for x in given]
+        exact = [self.exact(x) for x in operands]
         if not result.requires_grad:
-            wants = any(why == INPUT and x.requires_grad for why, x in zip(exact, given, strict=True))
+            wants = any(why == INPUT and x.requires_grad for why, x in zip(exact, operands, strict=True))
             if all(exact) and not wants:
                 self.value(result).exact = CONSTANT
             elif not torch.is_grad_enabled():  # in an autograd.Function, whose results require gradients after it
                 self.value(result)
-        elif given and set(exact) <= {PARAMETER, OF_PARAMETERS}:
+        elif operands and set(exact) <= {PARAMETER, OF_PARAMETERS}:
             self.value(result).exact = OF_PARAMETERS
         elif self._is_statistic(running, exact, result):
             self.value(result).exact = A_STATISTIC
@@ -230,16 +230,16 @@ class Provenance:
             self.value(result).call = repeated.giving(result)
 
     @staticmethod
-    def _is_view(result: Tensor, given: Sequence[Tensor]) -> bool:
+    def _is_view(result: Tensor, operands: Sequence[Tensor]) -> bool:
         key = key_of(result)
-        return any(is_plain(x) and storage_of(x) == key[0] and key_of(x) == key for x in given)
+        return any(is_plain(x) and storage_of(x) == key[0] and key_of(x) == key for x in operands)
 
     def _is_statistic(self, running: RunningCall, exact: Sequence[str], result: Tensor) -> bool:
         """Whether it is a reduction of many elements to one, or computed from statistics only."""
-        name, given = running.name, running.given
+        name, operands = running.name, running.operands
         if name in calls.REDUCTIONS:
-            return any(result.numel() * STATISTIC <= x.numel() for x in given)
-        small = [x.numel() < self.smallest for x in given]
+            return any(result.numel() * STATISTIC <= x.numel() for x in operands)
+        small = [x.numel() < self.smallest for x in operands]
         known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
         return name in calls.OF_STATISTICS and A_STATISTIC in exact and all(known)
 
@@ -248,7 +248,7 @@ class Provenance:
         if not running.autocast:
             return ""
         like = [
-            tensor for tensor in running.given if tensor.dtype != x.dtype and sorted(tensor.shape) == sorted(x.shape)
+            tensor for tensor in running.operands if tensor.dtype != x.dtype and sorted(tensor.shape) == sorted(x.shape)
         ]
         if any(self.exact(tensor) for tensor in like):
             return COPY

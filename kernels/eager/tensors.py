@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from kernels.methods.every_tensor import ACROSS, GROUP, SMALLEST_GROUP
+from kernels.methods.every_tensor import MAX_GROUP, MAX_GROUP_ACROSS, MIN_GROUP
 
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
@@ -108,13 +108,13 @@ def group_of(x: Tensor) -> int:
     first row of an image starts at zero, and a 7 x 7 channel may be dead. So groups within a channel may be larger than
     groups that span several, as of 3 x 3 channels.
     """
-    geometry, row, most = ViewGeometry.of(x), 1, GROUP
+    geometry, row, most = ViewGeometry.of(x), 1, MAX_GROUP
     for stride, length, dim in sorted(zip(geometry.stride, geometry.size, range(x.dim()), strict=True)):
         if length == 1:
             continue
-        if stride != row or (row >= SMALLEST_GROUP and dim < 2):
+        if stride != row or (row >= MIN_GROUP and dim < 2):
             break
         if row > 1 and dim < 2:
-            most = ACROSS
+            most = MAX_GROUP_ACROSS
         row *= length
-    return next((size for size in range(most, SMALLEST_GROUP - 1, -1) if row % size == 0), most)
+    return next((size for size in range(most, MIN_GROUP - 1, -1) if row % size == 0), most)

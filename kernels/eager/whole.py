@@ -1,5 +1,8 @@
-"""Which tensors are saved whole, and why."""
+"""Which tensors are saved whole, and why; reports list them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,9 +11,38 @@ from torch import Tensor
 from kernels.eager import calls
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.tensors import covers, is_plain, storage_of
+from kernels.engine.elements import DTYPES
 
 OWN = "a function of this project"
-CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class WholeTensor:
+    """A tensor that is saved whole: the function that saves it, the reason, and its bytes."""
+
+    operation: str
+    reason: str
+    bytes: int
+
+
+_watched: list[dict[int, WholeTensor]] = []  # one for each `watching`
+
+
+@contextmanager
+def watching() -> Iterator[dict[int, WholeTensor]]:
+    """Collect the tensors that forward passes save whole meanwhile, except parameters and inputs."""
+    uncoded: dict[int, WholeTensor] = {}
+    _watched.append(uncoded)
+    try:
+        yield uncoded
+    finally:
+        _watched.pop()
+
+
+def watch(x: Tensor, operation: str, reason: str) -> None:
+    """Record a tensor that is saved whole."""
+    for uncoded in _watched if is_plain(x) else ():
+        uncoded.setdefault(storage_of(x), WholeTensor(operation, reason, x.untyped_storage().nbytes()))
 
 
 def why_whole(x: Tensor, saver: RunningCall, provenance: Provenance) -> str:
@@ -21,7 +53,7 @@ def why_whole(x: Tensor, saver: RunningCall, provenance: Provenance) -> str:
         return "no elements"
     if not x.is_floating_point() and x.dtype != torch.bool and (saver.coding is None or not covers(x)):
         return "integers"
-    if x.is_floating_point() and x.dtype not in CODED:
+    if x.is_floating_point() and x.dtype not in DTYPES:
         return "8 bits already"
     if x.untyped_storage().nbytes() // x.element_size() < provenance.smallest:
         return f"fewer than {provenance.smallest} elements"
@@ -32,9 +64,9 @@ def why_whole(x: Tensor, saver: RunningCall, provenance: Provenance) -> str:
     return why if x.is_floating_point() or why in ALIVE else ""  # codes of other types are exact
 
 
-def is_given(x: Tensor, saver: RunningCall) -> bool:
+def is_operand(x: Tensor, saver: RunningCall) -> bool:
     """Whether a tensor shares its storage with an argument of the call that saves it."""
-    return any(is_plain(argument) and storage_of(argument) == storage_of(x) for argument in saver.given)
+    return any(is_plain(argument) and storage_of(argument) == storage_of(x) for argument in saver.operands)
 
 
 def _places(x: Tensor, saver: RunningCall) -> list[int]:
@@ -44,4 +76,4 @@ def _places(x: Tensor, saver: RunningCall) -> list[int]:
         return storage_of(x), x.storage_offset(), x.shape, x.stride()
 
     own = where(x)
-    return [place for place, argument in enumerate(saver.given) if is_plain(argument) and where(argument) == own]
+    return [place for place, argument in enumerate(saver.operands) if is_plain(argument) and where(argument) == own]

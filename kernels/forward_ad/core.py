@@ -92,10 +92,10 @@ def derivative_by_nodes(nodes: list[Node], targets: list[Targets], ones: Tensor)
     nodes.reverse()
     with torch.no_grad(), _without_autocast(ones):
         for index, following in enumerate(targets):
-            given = nodes.pop()(gradients[index])
+            input_gradients = nodes.pop()(gradients[index])
             gradients[index] = None
-            results = [given] if isinstance(given, Tensor) else list(given)
-            del given
+            results = [input_gradients] if isinstance(input_gradients, Tensor) else list(input_gradients)
+            del input_gradients
             for target in reversed(following):
                 result = results.pop()
                 if target is not None and result is not None:

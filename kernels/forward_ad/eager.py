@@ -29,7 +29,7 @@ from kernels.errors import KernelError
 from kernels.forward_ad.chains import Period, Place, Source, alike, place, record_of, source_of
 from kernels.forward_ad.ends import continue_chain, end_chain
 from kernels.forward_ad.operations import LOOKS, out_of_place
-from kernels.hooks import saving_hooks
+from kernels.torch_state import saving_hooks
 
 MIN_NUMEL = 1 << 16  # a chain costs 100 to 300 µs of its own, whatever its size
 _BYPASSED = (

@@ -68,7 +68,7 @@ def _replace_node(last: Record, source: Source, tensor: Tensor) -> bool:
         return False
     sentinel = _Sentinel()
     node.metadata[_Sentinel] = sentinel
-    held = ref(sentinel)
+    sentinel_ref = ref(sentinel)
     del node, sentinel
     with _unsafe_preserve_version_counter(tensor):
         tensor.detach_()  # from now on only `nodes` holds the nodes, unless someone else does
@@ -80,6 +80,6 @@ def _replace_node(last: Record, source: Source, tensor: Tensor) -> bool:
             if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError):
                 raise
     last.bypass()
-    if last.used or last.bypassed or held() is not None:  # used elsewhere, unobserved
+    if last.used or last.bypassed or sentinel_ref() is not None:  # used elsewhere, unobserved
         attach_record(tensor, Record(None, bypassed=True))
     return True

@@ -122,11 +122,11 @@ def _tried(name: str, run: Callable[[], tuple[int, int | None]]) -> Way:
 
 
 def _positional(model: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    given = inspect.signature(model.forward).bind(*inputs, **kwargs)
-    given.apply_defaults()
-    if given.kwargs:
-        raise KernelError(f"inputs must be positional to trace with, got {', '.join(given.kwargs)} by name alone")
-    return given.args
+    bound = inspect.signature(model.forward).bind(*inputs, **kwargs)
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise KernelError(f"inputs must be positional to trace with, got {', '.join(bound.kwargs)} by name alone")
+    return bound.args
 
 
 def _static(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -135,8 +135,8 @@ def _static(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _dynamo(model: nn.Module, backend: Backend, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    kept = _compiled(model, backend, inputs, kwargs)
-    return kept, backend.regions
+    saved = _compiled(model, backend, inputs, kwargs)
+    return saved, backend.regions
 
 
 def _compiled(model: nn.Module, backend: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -45,9 +45,9 @@ class Backend:
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
-        given = [node.meta.get("example_value", value) for node, value in zip(places, inputs, strict=True)]
+        arguments = [node.meta.get("example_value", value) for node, value in zip(places, inputs, strict=True)]
         try:
-            regions = find(module, observe(module, given))
+            regions = find(module, observe(module, arguments))
         except Exception as error:  # whatever failed, the graph itself is valid
             self.left.append(line(error))
         else:
@@ -193,12 +193,12 @@ class _Tracer(fx.Tracer):
 
 def _rewritten(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
-    given = [*inputs, *(node.args[0] for node in places[len(inputs) :] if node.args)]  # the rest have defaults
-    if len(given) != len(places):
+    arguments = [*inputs, *(node.args[0] for node in places[len(inputs) :] if node.args)]  # the rest have defaults
+    if len(arguments) != len(places):
         names = ", ".join(node.name for node in places)
         raise KernelError(f"sample must be what the model is called with, {names}, got {len(inputs)} values")
     try:
-        regions = find(module, observe(module, given))
+        regions = find(module, observe(module, arguments))
     except Exception as error:
         raise KernelError(
             f"model must run on fake tensors, which have no numbers, got {line(error)}; try {_COMPILE}"

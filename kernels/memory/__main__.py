@@ -36,7 +36,6 @@ from kernels.methods.from_output import FromOutput
 from kernels.methods.registry import of_models
 from kernels.planning.plan import Plan
 
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 PEAK = (
     "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors as this"
     " machine runs the model; the gradient of its output counts, what operations take for themselves does not."
@@ -83,8 +82,8 @@ def _conversions(options: argparse.Namespace) -> list[dict[str, Any]]:
     bound = number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
     width, takers = bits(options.bits, methods), with_bits(methods)
-    given = {"scheme": options.scheme, "max_derivative_error": bound}
-    return [_arguments(name, {**given, "bits": width if of_models()[name] in takers else None}) for name in methods]
+    common = {"scheme": options.scheme, "max_derivative_error": bound}
+    return [_arguments(name, {**common, "bits": width if of_models()[name] in takers else None}) for name in methods]
 
 
 def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
     """The model, its arguments, what it saves unchanged and with each method, and the plan for a budget, if any."""
-    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), DTYPES.get(options.dtype)
+    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
     real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
     planned: PlanAndFront | None = None
     try:
@@ -181,12 +180,12 @@ def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan |
     for result in results:
         saved, report = result.saved, result.report
         less = f"{1 - saved.total / stock.total:.2%}" if stock.total and report else ""
-        done = (
+        converted = (
             (report.converted if report else [])
             if plan is None
             else [site for site in plan.sites if site.bits is not None]
         )
-        changed = f"{len(done)} of {len(report.sites if plan is None else plan.sites)}" if report else ""
+        changed = f"{len(converted)} of {len(report.sites if plan is None else plan.sites)}" if report else ""
         peak = f" {size(result.peak)}, {result.peak / stock_peak:.2f}× |" if result.peak and stock_peak else ""
         lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |{peak}")
     if stock_peak:

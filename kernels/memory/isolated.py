@@ -28,8 +28,8 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
 
     With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
-    given = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
-    real = [*model.parameters(), *model.buffers(), *given]
+    inputs = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
+    real = [*model.parameters(), *model.buffers(), *inputs]
     mode = fake_mode(real)
     memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
     with _random_numbers(), _quiet():

@@ -29,7 +29,8 @@ def operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 def _scores(query: Tensor, key: Tensor, value: Tensor) -> int:
     """Operations of one product, of scores and values or the like; grouped keys serve several heads."""
     *lead, queries, width = query.shape
-    count = 1
+    count: int = 1
     for size in lead:
         count *= size
-    return count * queries * key.shape[-2] * (width + value.shape[-1])
+    count *= queries * key.shape[-2] * (width + value.shape[-1])
+    return count

@@ -114,9 +114,9 @@ def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
     check_budget(options.budget)
     for name in ("method", "bits", "scheme", "max_derivative_error"):
-        given = getattr(options, name)
-        if given is not None:
-            got = ", ".join(given) if isinstance(given, list) else given
+        value = getattr(options, name)
+        if value is not None:
+            got = ", ".join(value) if isinstance(value, list) else value
             raise KernelError(f"{name.replace('_', '-')} must be left out with --budget, which decides it, got {got!r}")
     if options.accounting == "cuda":
         raise KernelError("accounting must be as-run with --budget, whose step runs backward too, got 'cuda'")

@@ -27,7 +27,7 @@ from kernels.names import ATTENTION
 from kernels.names import DTYPES as DTYPE_NAMES
 
 SEQUENCES = ("tokens", "tokens and images", "vectors")
-DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES)
+DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 NARROW_LENGTH = 64  # tokens of a narrow model
 RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
 
@@ -64,11 +64,10 @@ def build(
     KernelError
         For an unknown name or an invalid value.
     """
-    if dtype not in (None, *DTYPES):
-        raise KernelError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
+    if dtype not in (None, *DTYPES.values()):
+        raise KernelError(f"dtype must be one of {', '.join(map(str, DTYPES.values()))}, got {dtype!r}")
     if ":" in name:
-        given = {"batch": batch, "seq": seq, "act": act}
-        for option, value in given.items():
+        for option, value in {"batch": batch, "seq": seq, "act": act}.items():
             if value is not None:
                 raise KernelError(f"{option} must be left out for {name}, got {value!r}: the function decides")
         return user_model(name, dtype)
@@ -82,12 +81,12 @@ def build(
     for option, value in (("batch", batch), ("seq", seq)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise KernelError(f"{option} must be a positive whole number, got {value!r}")
-    given = overrides if act is None else {**overrides, recipe.act: act}
+    values = overrides if act is None else {**overrides, recipe.act: act}
     with building(dtype or recipe.dtype):
-        make, config = _configured(name, recipe, given, attention)
+        make, config = _configured(name, recipe, values, attention)
         inputs = _inputs(recipe, config, batch or recipe.batch, _length(name, recipe, config, seq))
         model = make(config).train()
-        if recipe.act in given and isinstance(recipe.model, str):
+        if recipe.act in values and isinstance(recipe.model, str):
             _replace(model, config, recipe.act)
     return (model, (), inputs) if isinstance(recipe.model, str) else (model, tuple(inputs.values()), {})
 

@@ -13,7 +13,6 @@ from kernels.methods.method import WithoutKernel
 SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
 BITS = range(2, 9)
-GROUP = 64  # elements at most that share a minimum and a step, two bfloat16 numbers: half a bit an element
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ STATISTIC = 16  # a reduction of this many elements to one gives a statistic, wh
 
 # Elements that share a minimum and a step, which take 4 bytes. If one bit more counts as half the error, groups of 128
 # of a channel or token are better than of 64 and, in the mean of image and text models, no worse than of 256.
-GROUP, SMALLEST_GROUP = 128, 32
-ACROSS = 64  # elements of a group across several channels
+MAX_GROUP, MIN_GROUP = 128, 32
+MAX_GROUP_ACROSS = 64  # where a group spans several channels
 
 
 @dataclass(frozen=True)

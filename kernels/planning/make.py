@@ -36,40 +36,33 @@ def make_plan(
     compiled: bool = False,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Plan:
-    """The plan of least error of the gradient for a budget of memory; the model is left as it was.
-
-    If codes alone do not fit, or only with too large an error, backward computes as few blocks as possible again: the
-    first ones, whose backward passes come last, when the other memory is free again.
+    """The plan of least error of the gradient for a budget of memory; the model is left as it was. See docs/budget.md.
 
     Parameters
     ----------
     model
         The model as it trains, not converted and on its device. It may have fake tensors, with a `stand_in`.
     inputs
-        A whole training batch, as `convert` takes it: bytes are those of a step with it.
+        A whole training batch, as `convert` takes it.
     budget
-        Bytes at the peak of forward and backward, besides those from before (parameters, gradients, the optimizer's
-        state), as "24GiB"; or, between 0 and 1, a share of the bytes that the model saves for backward now.
-    loss
-        Computes the loss from the model's output, and from the targets if given. By default the output's own loss, as
-        in transformers' models with labels, or else random linear functions.
-    targets
-        The loss's second argument, for the same batch as the inputs.
+        Bytes at the peak of a step over those from before, as "24GiB"; or, between 0 and 1, a share of the bytes that
+        the model saves for backward now, in eager mode.
+    loss, targets
+        The loss, a function of the model's output and, if given, of the batch's targets. By default the output's own
+        loss, as in transformers' models with labels, or else random linear functions.
     max_gradient_error
-        Bound on ||g' - g|| / ||g|| of the gradient, above which blocks are computed again. By default the error of 4
-        bits everywhere; a larger one is then accepted if nothing else fits.
+        Bound on ||g' - g|| / ||g||, above which the first blocks are computed again, as few as possible. By default the
+        error of 4 bits everywhere; a larger one is then accepted if nothing else fits.
     rounding
         "nearest" or "stochastic".
-    samples
-        How many samples of the batch errors are measured on; as many others check the plan.
-    passes
-        Backward passes over these samples; each kind of saved tensor needs three.
+    samples, passes
+        How many samples of the batch errors are measured on, and by how many backward passes, at least three for each
+        kind of saved tensor. As many other samples check the plan.
     stand_in
         A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
         measured on it if the model itself is too large.
     compiled
-        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`: it covers tensors that pass from
-        forward to backward graphs. The budget is then a share of the bytes that the model saves in eager mode.
+        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
     progress
         Called with a text for each thing that is being done.
 

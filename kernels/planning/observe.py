@@ -33,7 +33,7 @@ class SavedSite:
     per_bit, fixed
         Bytes of its codes for each bit of an element, and bytes of minima and steps.
     born, dead
-        The first segment of the step (see `Step`) in which it is kept, and the first in which it is not.
+        The first segment of the step (see `Step`) in which it is saved, and the first in which it is free.
     """
 
     name: str

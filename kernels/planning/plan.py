@@ -209,14 +209,14 @@ def _widths(group: list[PlannedSite]) -> str:
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
-    given = dict(document)
-    header = given.pop("format", None), given.pop("version", None)
+    values = dict(document)
+    header = values.pop("format", None), values.pop("version", None)
     if header != (FORMAT, VERSION):
         raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {header}")
-    given |= {"recomputed": tuple(given["recomputed"]), "errors": _made(Errors, given["errors"])}
-    given |= {name: _made(Bytes, given[name]) for name in ("stock", "planned")}
-    given |= {"sites": tuple(_made(PlannedSite, site) for site in given["sites"])}
-    plan = _made(Plan, given)
+    values |= {"recomputed": tuple(values["recomputed"]), "errors": _checked(Errors, values["errors"])}
+    values |= {name: _checked(Bytes, values[name]) for name in ("stock", "planned")}
+    values |= {"sites": tuple(_checked(PlannedSite, site) for site in values["sites"])}
+    plan = _checked(Plan, values)
     for site in plan.sites:
         if site.bits is not None and site.bits not in WIDTHS:
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
@@ -231,7 +231,7 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _made(kind: type[T], values: Mapping[str, Any]) -> T:
+def _checked(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass from `values`. Raises ValueError if a simple field is not of its annotated type."""
     instance = kind(**values)
     for column in fields(kind):  # type: ignore[arg-type]

@@ -193,8 +193,8 @@ def sensitivities(gradients: Gradients, sites: Sequence[str], passes: int) -> di
     roles: dict[str, list[str]] = {}
     for site in sites:
         roles.setdefault(like_site(site), []).append(site)
-    left = max(passes - len(MEASURED) * len(roles), 0)
-    bands = 1 + left // max(sum(len(group) > 1 for group in roles.values()), 1)
+    remaining = max(passes - len(MEASURED) * len(roles), 0)
+    bands = 1 + remaining // max(sum(len(group) > 1 for group in roles.values()), 1)
     errors: dict[str, dict[int, float]] = {}
     for group in roles.values():
         measured = {bits: gradients.error(dict.fromkeys(group, bits)) for bits in MEASURED}

@@ -15,7 +15,7 @@ from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
 from kernels.memory.step import Living, Loss, run_step
-from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
+from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import Step, observe
@@ -135,7 +135,7 @@ class Task:
             )
         few = parts((call, targets), self.samples)
         trials = Trials(self.rounding)
-        trials.smallest = int(SMALLEST * few.share) if self.stand_in is None else SMALLEST_GROUP
+        trials.smallest = int(SMALLEST * few.share) if self.stand_in is None else MIN_GROUP
         with on_copies(model), recomputing(model, blocks), torch.compiler.set_stance("force_eager"):
             if not model.training:
                 train(model)

@@ -242,5 +242,5 @@ def _refit(model: Model, target: Target, constants: Array) -> Array:
         return constants
     triangle, order = qr(jacobian / np.where(length > 0.0, length, 1.0), mode="r", pivoting=True)
     diagonal = np.abs(np.diag(triangle))
-    held = _Held(model, constants, np.sort(order[: len(diagonal)][diagonal > DEPENDENT]))
-    return held.with_free(improve(held, target, constants[held.free]))
+    partly_held = _Held(model, constants, np.sort(order[: len(diagonal)][diagonal > DEPENDENT]))
+    return partly_held.with_free(improve(partly_held, target, constants[partly_held.free]))

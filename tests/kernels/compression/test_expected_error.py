@@ -9,10 +9,10 @@ from torch import nn
 from kernels import compression
 from kernels.compression import codes, forms
 from kernels.compression.expected_error import expected_error, squared_range
-from kernels.compression.layout import GROUPS, LANES
+from kernels.compression.layout import GROUP_SIZES, LANES
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 
-each_group = pytest.mark.parametrize("group", GROUPS)
+each_group = pytest.mark.parametrize("group", GROUP_SIZES)
 
 
 @each_group

@@ -12,7 +12,7 @@ import kernels
 from coefficients import load
 from kernels import KernelError, convert, saved_bytes
 from kernels.methods.functions import FUNCTIONS
-from kernels.stock import KEEPS_OUTPUT, STOCK
+from kernels.stock import SAVES_OUTPUT, STOCK
 from tests.kernels.conversion.models import Everything, X, mlp, reasons
 from tests.kernels.saved import bytes_in_graph
 
@@ -140,7 +140,7 @@ def test_what_keeps_its_output_only_is_what_is_said_to(function: str) -> None:
     x = torch.randn(100, requires_grad=True)
     # The square keeps its input, the activation's output.
     saved = saved_bytes(lambda x: STOCK[function](x, *FUNCTIONS[function].parameters.values()).square(), x)
-    assert (saved.inputs == 0 and saved.total == x.nbytes) == (function in KEEPS_OUTPUT)
+    assert (saved.inputs == 0 and saved.total == x.nbytes) == (function in SAVES_OUTPUT)
 
 
 def test_nothing_is_gained_by_invact_where_the_output_is_all_that_is_kept() -> None:

@@ -1,0 +1,44 @@
+"""Models to plan for, planned models and what they save, and the errors of gradients."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kernels import compression, saved_bytes
+from kernels.compression import private
+from kernels.compression.partitioner import CodedPartitioner
+from kernels.planning import Plan
+from tests.kernels.compression.models import Llama
+
+
+def stack(kind: Callable[[], nn.Module] = Llama, layers: int = 2) -> tuple[nn.Module, Tensor]:
+    """Layers, and a batch of tensors that are large enough for codes."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[kind() for _ in range(layers)]), torch.randn(8, 32, 64)
+
+
+def gradient(model: nn.Module, output: Tensor) -> list[Tensor]:
+    """The gradient of a loss that weighs all outputs differently."""
+    weights = torch.linspace(-1, 1, output.numel()).view(output.shape)
+    return list(torch.autograd.grad((output * weights).sum(), list(model.parameters())))
+
+
+def off(gradients: list[Tensor], others: list[Tensor]) -> float:
+    """||g' - g|| / ||g||."""
+    apart = sum(float((a - b).double().square().sum()) for a, b in zip(gradients, others, strict=True))
+    return float((apart / sum(float(b.double().square().sum()) for b in others)) ** 0.5)
+
+
+def partitioner(plan: Plan | Path) -> CodedPartitioner:
+    cut = compression.options(plan=plan)["custom_partitioner_fn"]
+    assert isinstance(cut, CodedPartitioner)
+    return cut
+
+
+def saved(model: nn.Module, plan: Plan, x: Tensor) -> tuple[CodedPartitioner, int]:
+    """The partitioner of the compiled model, and the bytes that autograd's graph holds."""
+    cut = partitioner(plan)
+    torch.compiler.reset()
+    return cut, saved_bytes(torch.compile(model, backend=private.interpreted(cut), dynamic=False), x).total

@@ -1,0 +1,84 @@
+"""Plans for compiled models that cannot be made or used."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError, compression, convert
+from kernels.compression.planning import run
+from kernels.planning import make_plan
+from tests.kernels.compression.plans import partitioner, stack
+
+
+def wrong_budget(model: nn.Module, x: Tensor) -> Any:
+    return make_plan(model, x, "1GiB", compiled=True)
+
+
+def too_small(model: nn.Module, x: Tensor) -> Any:
+    return make_plan(model, x, 0.01, compiled=True)
+
+
+def compiled_already(model: nn.Module, x: Tensor) -> Any:
+    return make_plan(torch.compile(model), x, 0.2, compiled=True)
+
+
+def converted_compiled(model: nn.Module, x: Tensor) -> Any:
+    return convert(torch.compile(model), inputs=x, budget=0.2)
+
+
+def for_eager_mode(model: nn.Module, x: Tensor) -> Any:
+    return convert(model, plan=make_plan(model, x, 0.12, compiled=True))
+
+
+def of_eager_mode(model: nn.Module, x: Tensor) -> Any:
+    return compression.options(plan=make_plan(model, x, 0.2))
+
+
+def bits_beside(model: nn.Module, x: Tensor) -> Any:
+    return compression.options(4, plan=make_plan(model, x, 0.12, compiled=True))
+
+
+def bound(model: nn.Module, x: Tensor) -> Any:
+    return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (wrong_budget, r"budget must be a share of what the model keeps for a compiled model, as 0.2, .*, got '1GiB'"),
+        (too_small, r"budget must be at least .* kept for backward, got .*: with 2 bits everywhere codes take"),
+        (
+            compiled_already,
+            "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do",
+        ),
+        (
+            converted_compiled,
+            "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do",
+        ),
+        (for_eager_mode, "plan must be for eager mode, got one of a compiled model, .*; give it to torch.compile"),
+        (of_eager_mode, "plan must be of a compiled model, got one for eager mode, .*; make one by make_plan"),
+        (bits_beside, "bits and rounding must not be given beside plan, which says both"),
+        (bound, "max_gradient_error must be at least .* for this budget, got 1e-06"),
+    ],
+)
+def test_misuse(misuse: Callable[[nn.Module, Tensor], Any], message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        misuse(*stack(layers=1))
+
+
+def test_nothing_to_compile() -> None:
+    model, x = stack(layers=1)
+    model.forward = torch._dynamo.disable(model.forward)  # type: ignore[method-assign]
+    with pytest.raises(KernelError, match=r"model must be one that torch\.compile makes graphs of for backward"):
+        make_plan(model, x, 0.12, compiled=True)
+
+
+def test_the_plan_of_another_model_is_refused() -> None:
+    model, x = stack(layers=1)
+    cut = partitioner(make_plan(model, x, 0.12, compiled=True))
+    other = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    with pytest.raises(Exception, match=r"plan must be of this model, got one without '.*: aten.addmm'; plan anew"):
+        run(other, cut, (x,), {})
