@@ -12,7 +12,7 @@ from codegen.subject import DTYPES, File, Subject
 from coefficients.schema import Document
 from fitting.errors import InputError
 from kernels.errors import KernelError
-from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.few_bit import MAX_INLINE_BITS
 from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.method import KernelSpec, Method
 from kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
@@ -65,8 +65,8 @@ class Request:
             raise InputError(str(error)) from None
         if spec.storage is TABLE_CODES:
             raise InputError(
-                f"bits must be at most {WRITTEN_BITS} for a module that stands alone, got {spec.stored_bits}: a larger"
-                " table is searched in memory, by kernels.functional"
+                f"bits must be at most {MAX_INLINE_BITS} for a module that stands alone, got {spec.stored_bits}: a"
+                " larger table is searched in memory, by kernels.functional"
             )
         if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
             raise InputError(
