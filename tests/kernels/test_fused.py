@@ -1,4 +1,4 @@
-"""Gated activations and the sign bit, through Triton and through the twin."""
+"""Gated activations and the sign bit, through Triton and through the reference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""invact with two bits beside the output: what is stored, kernels against the twin, layouts, refusals, models."""
+"""invact with two bits beside the output: what is stored, kernels against the reference, layouts, refusals, models."""
 
 import json
 
