@@ -109,7 +109,7 @@ def test_triton(name: str, method: str, dtype: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "method"), CASES)
-def test_nan_in_the_twin(name: str, method: str, dtype: str) -> None:
+def test_nan_in_the_reference(name: str, method: str, dtype: str) -> None:
     check_nan(reference, name, method, dtype)
 
 
