@@ -12,7 +12,7 @@ from codegen.subject import DTYPES, File, Subject
 from coefficients.schema import Document
 from fitting.errors import InputError
 from kernels.errors import KernelError
-from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.few_bit import MAX_INLINE_BITS
 from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.method import KernelSpec, Method
 from kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
@@ -64,10 +64,11 @@ class Request:
         except KernelError as error:
             raise InputError(str(error)) from None
         if spec.storage is TABLE_CODES:
-            raise InputError(
-                f"bits must be at most {WRITTEN_BITS} for a module that stands alone, got {spec.stored_bits}: a larger"
-                " table is searched in memory, by kernels.functional"
-            )
+            alone, bits = "for a module that stands alone", spec.stored_bits
+            rule = f"bits must be at most {MAX_INLINE_BITS} {alone}, got {bits}: a larger"
+            if bits <= MAX_INLINE_BITS:
+                rule = f"method must have emitted code {alone}, got {self.method}: its"
+            raise InputError(f"{rule} table is searched in memory, by kernels.functional")
         if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
             raise InputError(
                 f"method {self.method} must have a bounded left branch, got {self.subject.name}: an infinity with its"

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fitting.errors import InputError
 from kernels.autograd import all_in_memory_order, once_differentiable
 from kernels.engine.elements import DTYPES
-from kernels.engine.emitted import Emitted, register
+from kernels.engine.emitted import Emitted, register_emitted
 from kernels.errors import KernelError
 from kernels.functional import transformed
 from kernels.methods.forward_derivative import ForwardDerivative
@@ -143,7 +143,7 @@ class Elementwise:
                 # Without modes numbers in tensors can be read while torch.compile is running.
                 with _disable_current_modes(), torch.enable_grad():
                     program = self._checked(lambda: fuse(self.function, self.name, args, kwargs, recorded))
-                register(Emitted(program.key, program.count, program.text))
+                register_emitted(Emitted(program.key, program.count, program.text))
                 self._programs[key] = program
             return self._programs[key]
 

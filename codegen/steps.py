@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from codegen.function import Function
-from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.few_bit import MAX_INLINE_BITS
 from kernels.methods.table import largest_float32
 
 
@@ -21,7 +21,7 @@ def planes(solution: Mapping[str, Any]) -> int:
 
 def spread(code: int) -> str:
     """The code with bit p at position 8*p, as a number of the source."""
-    return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(WRITTEN_BITS)):x}"
+    return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(MAX_INLINE_BITS)):x}"
 
 
 def code_function(name: str, solution: Mapping[str, Any]) -> Function:

@@ -24,15 +24,16 @@ _TWICE = (
 class Elementwise(torch.autograd.Function):
     """y = f(x), its dimensions in `order`; saves for backward what the kernel's method says, and nothing else.
 
-    `run` has both passes: the ops, or `kernels.engine.traced` for a compiler; one cannot read what the other saved. The
-    last output, without elements, is an anchor that connects the gradient to x for `once_differentiable`.
+    `passes` is a module with `forward` and `backward`: the ops, or `kernels.engine.traced` for a compiler; one cannot
+    read what the other saved. The last output, without elements, is an anchor that connects the gradient to x for
+    `once_differentiable`.
     """
 
     @staticmethod
     def forward(
-        x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int], run: Any
+        x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int], passes: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, saved = run.forward(x, kernel, params, order)
+        y, saved = passes.forward(x, kernel, params, order)
         return y, saved, x.new_empty(0)
 
     @staticmethod
@@ -42,7 +43,7 @@ class Elementwise(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, ctx.kernel, ctx.params, ctx.order, ctx.run = inputs
+        _, ctx.kernel, ctx.params, ctx.order, ctx.passes = inputs
         y, saved, anchor = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
@@ -53,7 +54,7 @@ class Elementwise(torch.autograd.Function):
         if grad is None:
             return None, None, None, None, None
         anchor, saved, *y = _saved(ctx)
-        dx = ctx.run.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
+        dx = ctx.passes.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
         return once_differentiable(_in_original_order(dx, ctx.order), anchor), None, None, None, None
 
 
@@ -96,8 +97,8 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) for x of any strides, in the memory layout of x; differentiable once."""
     order = _memory_order(x)
-    run = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
-    return _in_original_order(Elementwise.apply(x, kernel, list(params), order, run)[0], order)
+    passes = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
+    return _in_original_order(Elementwise.apply(x, kernel, list(params), order, passes)[0], order)
 
 
 def _is_compiling() -> bool:

@@ -158,7 +158,7 @@ class ActLinear(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        stored = "y - min f with the side in its sign"
+        stored = "y - min f with the branch in its sign"
         if self.outputs:
             stored = f"a joint code of x, {spec_of(self.kernel).stored_bits} bits"
         return f"act={self.function!r}, saves {stored}"

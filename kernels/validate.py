@@ -16,7 +16,7 @@ from kernels.errors import KernelError, shown
 from kernels.methods.few_bit import MAX_BITS
 from kernels.methods.functions import FUNCTIONS, function_info
 from kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
-from kernels.methods.method import KernelSpec, registered
+from kernels.methods.method import KernelSpec, register_kernel
 from kernels.methods.registry import elementwise_or_stock, near
 from kernels.methods.sign_bit import SignBit
 from kernels.parameters import LEAST, check_range, number
@@ -90,10 +90,10 @@ def _kernel_for(
     values = {**info.parameters, **dict(params)}
     _check_parameters(function, values)
     made = elementwise_or_stock(method, bits=bits, coefficients=file)
-    if reason := made.unfit(info):
+    if reason := made.refusal(info):
         raise KernelError(reason)
     spec = made.bind(info, values)
-    registered(spec)
+    register_kernel(spec)
     return spec, tuple(values.values())
 
 
@@ -132,7 +132,7 @@ def sign_bit_kernel(function: str) -> KernelSpec:
     kernel_for(function, {}, "invact")  # raises for an unknown name
     name = ALIASES.get(function, function)
     spec = SignBit().bind(function_info(name), function_info(name).parameters)
-    registered(spec)
+    register_kernel(spec)
     return spec
 
 
@@ -152,7 +152,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
         raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
     specs = tuple(Joint(width, path, component).bind(info, info.parameters) for component in COMPONENTS)
     for spec in specs:
-        registered(spec)
+        register_kernel(spec)
     return specs
 
 
@@ -168,6 +168,6 @@ def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype)
         raise KernelError(f"input must be a tensor of {', '.join(map(dtype_name, DTYPES))}, got {dtype_name(dtype)}")
     for name, value in zip(spec.function.parameters, params, strict=True):
         check_range(name, value, dtype)
-    if spec.method.parameters_as_held(spec.function):
+    if spec.method.rounds_parameters(spec.function):
         return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
     return list(params)

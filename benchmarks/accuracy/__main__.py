@@ -1,7 +1,7 @@
 """python -m benchmarks.accuracy: every function by every method over all 16-bit numbers, beside PyTorch's own.
 
 Judged by the oracle: f and f' in float64, or in balls of 400 bits where float64 loses digits. On a GPU the kernels run,
-elsewhere their twin in plain PyTorch. Rows, as JSON lines, in benchmarks/results/<device>/accuracy.jsonl, whole or not
+elsewhere their reference in PyTorch. Rows, as JSON lines, in benchmarks/results/<device>/accuracy.jsonl, whole or not
 at all; --quick writes to --out only. implementation: stock, or the method. mode: the function. what and unit:
 
     forward     the output. "ulp": the most numbers of the dtype that lie between it and f, rounded; "misses": at how

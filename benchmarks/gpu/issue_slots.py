@@ -10,7 +10,7 @@ the method; mode: forward or backward; size: elements and, for few bits, bits. u
     predicted share     of the issue slots that there are while memory delivers the bytes: the counted instructions, for
                         the GPU of that name in codegen/machine.py, or an H200 where it has none
 
-On a CPU the twin runs, to see that all of it does; --quick takes two functions.
+On a CPU the reference runs, to see that all of it does; --quick takes two functions.
 """
 
 from benchmarks import parsers

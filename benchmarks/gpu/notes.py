@@ -24,11 +24,11 @@ def readme() -> str:
         return (
             f"The kernels were timed on {_listed(devices)}: [speed](docs/performance.md#on-a-gpu),"
             " [memory](docs/memory.md#on-a-gpu), [training](docs/trainers.md#on-a-gpu). On a\n"
-            "CPU their plain-PyTorch twin runs.\n"
+            "CPU their reference in plain PyTorch runs.\n"
         )
     return (
         f"No GPU has timed the kernels yet: {tested}, and `make gpu` measures them where there is a GPU. On a\n"
-        "CPU their plain-PyTorch twin is timed.\n"
+        "CPU their reference in plain PyTorch is timed.\n"
     )
 
 
@@ -62,7 +62,7 @@ def accuracy() -> str:
     }
     lines = []
     for device in dict.fromkeys([*tests, *timed()]):
-        compared = "; before a time was taken, each kernel was compared with its twin" * (device in timed())
+        compared = "; before a time was taken, each kernel was compared with its reference" * (device in timed())
         lines.append(f"- On {device}: {_tested(tests.get(device, {}))}{compared}.\n")
     if lines:
         return f"{''.join(lines)}- On other GPUs: nothing.\n"
@@ -97,6 +97,6 @@ def approximate() -> str:
     if devices := list(on_gpus("gpu-training")):
         return f"- Timed on {_listed(devices)}, in [steps of training](trainers.md#on-a-gpu), and on no other GPU.\n"
     return (
-        "- No GPU was at hand. The Triton kernels equal their PyTorch twin in Triton's interpreter, bit for bit, and"
-        " compile for sm_80\n  and sm_90 without spills; they have not been timed.\n"
+        "- No GPU was at hand. The Triton kernels equal their PyTorch reference in Triton's interpreter, bit for bit,"
+        " and compile for sm_80\n  and sm_90 without spills; they have not been timed.\n"
     )

@@ -1,10 +1,10 @@
 """python -m benchmarks.kernels: time and memory of the kernels against stock eager, torch.compile and a copy.
 
 GELU and SiLU, forward, backward and both, by every method; and in Linear + activation and Linear-activation-Linear,
-forward and backward. Before a method is timed its kernels are held to their twin in plain PyTorch; one that fails gets
+forward and backward. Before a method is timed its kernels are held to their reference in PyTorch; one that fails gets
 no time, and the status is 1. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
-cache flushed; bytes that forward leaves; the project's goals. On a CPU: what the twin costs against stock eager, each
-with one thread (with several, times are those of whatever else runs there).
+cache flushed; bytes that forward leaves; the project's goals. On a CPU: what the reference costs against stock eager,
+each with one thread (with several, times are those of whatever else runs there).
 
 Rows, as JSON lines, in benchmarks/results/<device>/kernels-time.jsonl, whole or not at all; --quick writes to --out
 only. what: "gelu", "gelu linear", "gelu mlp". implementation: a method, or "method / rival" in ratios, which are taken
@@ -80,7 +80,7 @@ def workload(options: argparse.Namespace) -> Workload:
         if options.sizes is None
         else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
     )
-    # On a CPU the question is the twin's cost over eager's; --methods can add torch.compile.
+    # On a CPU the question is the reference's cost over eager's; --methods can add torch.compile.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
     return Workload(

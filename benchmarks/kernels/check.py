@@ -1,4 +1,4 @@
-"""The check before `benchmarks.kernels` times a kernel: it must agree with its twin in plain PyTorch, and stock.
+"""The check before `benchmarks.kernels` times a kernel: it must agree with its reference in plain PyTorch, and stock.
 
 Codes, branch bits and lowest bits must agree bit for bit; values to 4 eps of the dtype and 2**-17, where f' is about 1.
 The Triton kernels compute f and f' by polynomials accurate to the dtype, so that the last bit may differ.
@@ -41,22 +41,22 @@ def _inputs(dtype: str, device: torch.device) -> Tensor:
 
 def _kernel(function: str, code: KernelSpec, x: Tensor, grad: Tensor) -> str:
     y, saved = torch.ops.actfit.forward(x, code.key, [])
-    twin_y, twin_saved = reference.forward(code, x, [])
+    reference_y, reference_saved = reference.forward(code, x, [])
     needed = y if code.storage.keeps_output else None
     dx = torch.ops.actfit.backward(grad, needed, saved, code.key, [])
     exact = STOCK[function](x.double())
-    problems = [_apart("y", y, twin_y), _apart("y against stock", y, exact)]
+    problems = [_apart("y", y, reference_y), _apart("y against stock", y, exact)]
     if code.stored_bits:
-        problems.append(_differ("codes", unpack(saved, COUNT), unpack(twin_saved, COUNT)))
+        problems.append(_differ("codes", unpack(saved, COUNT), unpack(reference_saved, COUNT)))
     elif code.storage is MARKED_OUTPUT:
-        problems.append(_differ("sides", _lowest_bit(y), _lowest_bit(twin_y)))
+        problems.append(_differ("sides", _lowest_bit(y), _lowest_bit(reference_y)))
     elif code.storage is DERIVATIVE:
-        problems.append(_apart("f'", saved, twin_saved))
+        problems.append(_apart("f'", saved, reference_saved))
     elif code.storage is SIGNED_OUTPUT:
-        problems.append(_differ("sides", saved.signbit(), twin_saved.signbit()))
+        problems.append(_differ("sides", saved.signbit(), reference_saved.signbit()))
         # Compared as y: near the minimum, y's rounding may be all of the difference to it.
         lowest = code.function.minimum
-        problems.append(_apart("y as saved", saved.abs() + lowest, twin_saved.abs() + lowest))
+        problems.append(_apart("y as saved", saved.abs() + lowest, reference_saved.abs() + lowest))
     problems.append(_apart("dx", dx, reference.backward(code, grad, needed, saved, []), grad))
     if code.storage is DERIVATIVE:
         problems.append(_apart("dx against stock", dx, _gradient(STOCK[function], x.double(), grad.double()), grad))

@@ -6,7 +6,7 @@ variants differ in what activations keep for backward: stock; the methods of `ke
 which is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each variant's final loss on
 what was held out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard
 deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels'
-plain-PyTorch twin), and how far gradients are from stock's, beside the noise of the batches.
+plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
 bits: compiled with `kernels.compression` (coded-b, not of small-vit), converted by compress (compress-b, stochastic-b)

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, grouped, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import in_memory_order, once_differentiable
-from kernels.engine.elements import EXACT
+from kernels.engine.elements import EXACT_KERNELS
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import SavedBy, spec_of
 
@@ -61,7 +61,7 @@ def approximate_derivative(function: str, params: list[float], x: Tensor, method
         flat = rows if rows.dim() > 1 else rows.reshape(-1, 1)
         layout = MemoryLayout.of(flat) if images else MemoryLayout.of_rows(flat)
         encoding = Encoding(affordable(flat, method, layout), layout, flat.dtype)
-        y: Tensor = Derivative.apply(flat, EXACT[function], params, encoding)[0]
+        y: Tensor = Derivative.apply(flat, EXACT_KERNELS[function], params, encoding)[0]
         return y.view(rows.shape)
 
     return in_memory_order(run, x)

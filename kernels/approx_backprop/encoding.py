@@ -136,20 +136,20 @@ def restored(encoding: Encoding, encoded: Encoded, *, normal: bool = False) -> T
     )
     rows = encoding.inner, 1, encoding.inner
     if encoded.minimum is not None and encoded.scale is not None:
-        scale, base, rows = encoded.scale, encoded.minimum, encoding.layout.group
+        scale, minimum, rows = encoded.scale, encoded.minimum, encoding.layout.group
     elif encoding.method.scheme == "paper":
-        scale, base = _paper_scales(encoding, encoded, normal)
+        scale, minimum = _paper_scales(encoding, encoded, normal)
         gain, bias = None, None
     else:
         width = 2 * encoding.method.reach / 2**encoding.method.bits / encoding.method.shrinkage
         scale = torch.full((1,), width, dtype=wide, device=encoded.codes.device)
-        base = scale * (0.5 - 2 ** (encoding.method.bits - 1))
+        minimum = scale * (0.5 - 2 ** (encoding.method.bits - 1))
     signs, slope = (None, 0.0) if normal or encoding.slope is None else (encoded.signs, encoding.slope)
     clamp = encoding.method.rounding == "nearest"
     half = encoding.dtype == torch.float16
     dtype = wide if half else encoding.dtype
     signed = gain, bias, encoding.inner, signs, slope, clamp
-    flat = torch.ops.actfit.decode(encoded.codes, scale, base, *rows, *signed, count, dtype)
+    flat = torch.ops.actfit.decode(encoded.codes, scale, minimum, *rows, *signed, count, dtype)
     if half:  # the last code may lie beyond float16's range
         most = torch.finfo(torch.float16).max
         flat = flat.clamp_(-most, most).to(torch.float16)

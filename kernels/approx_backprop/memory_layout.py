@@ -15,14 +15,14 @@ MAX_GROUP = 64  # tokens at most that share a minimum and a step, two bfloat16 n
 class MemoryLayout:
     """A tensor's shape, whether channels are last in memory, and how its elements are divided into groups.
 
-    In the order of memory the tensor is [outer, tokens, wide]. A group is `run` consecutive tokens of one of the `wide`
-    features, so a feature with large numbers does not coarsen its neighbours' scale (see `docs/approx_backprop.md`).
+    In the order of memory the tensor is [outer, tokens, features]. A group is `group_size` consecutive tokens of one
+    feature, so a feature with large numbers does not coarsen its neighbours' scale (see `docs/approx_backprop.md`).
     """
 
     shape: tuple[int, ...]
     last: bool
     tokens: int
-    wide: int
+    features: int
 
     @staticmethod
     def of(x: Tensor) -> "MemoryLayout":
@@ -47,14 +47,14 @@ class MemoryLayout:
         return MemoryLayout(tuple(x.shape), False, x.numel() // features, features)
 
     @property
-    def run(self) -> int:
+    def group_size(self) -> int:
         """Tokens of a group: at most MAX_GROUP, with groups of equal size as far as possible."""
         return -(-self.tokens // -(-self.tokens // MAX_GROUP))
 
     @property
     def group(self) -> tuple[int, int, int]:
-        """run, wide and tokens, as the ops take them."""
-        return self.run, self.wide, self.tokens
+        """group_size, features and tokens, as the ops take them."""
+        return self.group_size, self.features, self.tokens
 
     @property
     def inner(self) -> int:
@@ -68,10 +68,10 @@ class MemoryLayout:
 
     def separates(self, other: "MemoryLayout") -> bool:
         """Whether no group mixes features of the other layout of the same tensor."""
-        period = prod(other.shape[1:]) if other.wide == 1 else other.wide  # after which the features repeat
+        period = prod(other.shape[1:]) if other.features == 1 else other.features  # after which the features repeat
         if self.last != other.last:
             return False
-        return self.wide % period == 0 or (self.wide == other.wide == 1 and other.tokens % self.tokens == 0)
+        return self.features % period == 0 or (self.features == other.features == 1 and other.tokens % self.tokens == 0)
 
     def flat(self, x: Tensor) -> Tensor:
         """x in the order of memory."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 P = ParamSpec("P")
-Given = TypeVar("Given")
+Arguments = TypeVar("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Encode:
     ----------
     x
         The tensor to encode.
-    center, scale, offset
-        Vectors of one length, or of one entry; scale is the inverse of the step from code to code.
+    center, inverse_scale, offset
+        Vectors of one length, or of one entry; a scale is the difference between the values of neighbouring codes.
     noise
         Numbers from [0, 1): one for each element of x, or one for all; or None.
-    run, wide, tokens
+    group_size, features, tokens
         Which elements share an entry, see `kernels.engine.reference_codes`.
     bits
         Of a code.
@@ -31,11 +31,11 @@ class Encode:
 
     x: Tensor
     center: Tensor
-    scale: Tensor
+    inverse_scale: Tensor
     offset: Tensor
     noise: Tensor | None
-    run: int
-    wide: int
+    group_size: int
+    features: int
     tokens: int
     bits: int
 
@@ -48,10 +48,10 @@ class Decode:
     ----------
     planes
         uint8 [bits, ceil(count/8)].
-    step, base
-        Vectors of groups.
-    run, wide, tokens
-        Which elements share an entry of step and base.
+    scale, minimum
+        Vectors of groups: code c stands for minimum + c * scale.
+    group_size, features, tokens
+        Which elements share an entry of scale and minimum.
     gain, bias
         Vectors of channels of `inner` elements, or None.
     signs
@@ -66,10 +66,10 @@ class Decode:
     """
 
     planes: Tensor
-    step: Tensor
-    base: Tensor
-    run: int
-    wide: int
+    scale: Tensor
+    minimum: Tensor
+    group_size: int
+    features: int
     tokens: int
     gain: Tensor | None
     bias: Tensor | None
@@ -81,14 +81,16 @@ class Decode:
     dtype: torch.dtype
 
 
-def taking(kind: Callable[P, Given]) -> Callable[[Callable[[Given], Tensor]], Callable[P, Tensor]]:
-    """Decorates a function of a `kind` object: it is called with the fields, as the op calls it."""
+def called_with_fields_of(
+    dataclass_type: Callable[P, Arguments],
+) -> Callable[[Callable[[Arguments], Tensor]], Callable[P, Tensor]]:
+    """Decorator of a function of one such object: the result takes the fields as its arguments, as the op does."""
 
-    def decorated(run: Callable[[Given], Tensor]) -> Callable[P, Tensor]:
+    def decorated(function: Callable[[Arguments], Tensor]) -> Callable[P, Tensor]:
         def called(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-            return run(kind(*args, **kwargs))
+            return function(dataclass_type(*args, **kwargs))
 
-        called.__doc__ = run.__doc__
+        called.__doc__ = function.__doc__
         return called
 
     return decorated

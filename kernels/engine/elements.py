@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from kernels.engine.planes import plane_bytes
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec, registered, spec_of
+from kernels.methods.method import KernelSpec, register_kernel, spec_of
 from kernels.methods.table import Table
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -24,7 +24,7 @@ INTEGERS = {
 }  # of the same width
 
 # The kernels of f and f', by the function's name; registered here, as torch.compile must not trace the registration.
-EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
+EXACT_KERNELS = {name: register_kernel(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
 
 
 def is_plain(value: Any) -> bool:

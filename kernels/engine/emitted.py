@@ -32,12 +32,12 @@ class Emitted:
 _KNOWN: dict[str, Emitted] = {}
 
 
-def register(emitted: Emitted) -> None:
+def register_emitted(emitted: Emitted) -> None:
     """Register the function by its key, which no other function has."""
     _KNOWN.setdefault(emitted.key, emitted)
 
 
-def find(key: str) -> Emitted:
+def emitted_function(key: str) -> Emitted:
     """The function of a key."""
     if key not in _KNOWN:
         raise KernelError(f"key must be of a function that was called in this process, got {key!r}; call it first")
@@ -54,7 +54,7 @@ def module_of(key: str, target: str, dtype: str) -> ModuleType:
 def _module(key: str, target: str, dtype: str) -> ModuleType:
     name = f"{key.replace('-', '_')}_{target}_{dtype}"
     path = _folder(os.getpid()) / f"{name}.py"
-    path.write_text(find(key).text(target, dtype), encoding="utf-8")
+    path.write_text(emitted_function(key).text(target, dtype), encoding="utf-8")
     specification = importlib.util.spec_from_file_location(f"actfit_emitted.{name}", path)
     if specification is None or specification.loader is None:
         raise ImportError(f"cannot import {path}")

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from kernels.engine import host
 from kernels.engine.elements import INTEGERS, dtype_name, torch_elements, widened
-from kernels.engine.host import EVERY, every, on_host, place
+from kernels.engine.host import COUNT_16_BIT, all_values, index_of, on_host
 from kernels.methods.method import KernelSpec, spec_of
 
-TABLES = 32  # tables cached of each kind, 1 MiB each at most
+MAX_CACHED_TABLES = 32  # of each kind, 1 MiB each at most
 
-# Operations that formulas take as arguments, if they use them.
-_FASTER: dict[str, Callable[..., Tensor]] = {
+# Operations that formulas take as arguments, if they use them; on a CPU faster than torch's.
+_HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "sqrt": host.sqrt,
     "polynomial": host.polynomial,
     "by_branch": host.by_branch,
@@ -26,17 +26,19 @@ def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, par
     if output.itemsize != 2 or not on_host(output):
         return _computed_from_output(spec, output, code, params)
     table = _each_from_output(spec.key, output.dtype, tuple(params))
-    places = place(output)
-    return table.index_select(0, places if code is None else places.add_(code, alpha=EVERY))
+    places = index_of(output)
+    return table.index_select(0, places if code is None else places.add_(code, alpha=COUNT_16_BIT))
 
 
-@lru_cache(TABLES)
+@lru_cache(MAX_CACHED_TABLES)
 def _each_from_output(kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
     """f' for every output, with each code that may be stored beside it."""
     spec = spec_of(kernel)
-    codes = [torch.full((EVERY,), code, dtype=torch.uint8, device="cpu") for code in range(1 << spec.stored_bits)]
+    codes = [
+        torch.full((COUNT_16_BIT,), code, dtype=torch.uint8, device="cpu") for code in range(1 << spec.stored_bits)
+    ]
     kinds = codes if spec.stored_bits else [None]
-    return torch.cat([_computed_from_output(spec, every(dtype), code, params) for code in kinds])
+    return torch.cat([_computed_from_output(spec, all_values(dtype), code, params) for code in kinds])
 
 
 def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:
@@ -54,8 +56,8 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
 
 
 def finer(y: Tensor, away: Tensor) -> Tensor:
-    """y of 16 bits in float32, moved by a quarter of its spacing to the middle of the numbers that are rounded to y so:
-    towards zero where f(x) was rounded away from zero, else away from zero."""
+    """The midpoint of the numbers that are rounded to y, of 16 bits, from one side: y in float32 moved by a quarter of
+    its spacing, towards zero where f(x) was rounded away from zero, else away from zero."""
     share = torch.finfo(y.dtype).eps / 4
     y = y.float()
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
@@ -74,7 +76,7 @@ def derivative_from_output(
     name = "float32" if dtype == torch.float64 else dtype_name(dtype)
     element = spec.method.elements(spec.function).decode
     derivative = getattr(torch_elements(spec.function.name), f"{element}_{name}")
-    options = {name: _FASTER[name] for name in derivative.__kwdefaults__ or ()} if faster else {}
+    options = {name: _HOST_OPERATIONS[name] for name in derivative.__kwdefaults__ or ()} if faster else {}
     bit = () if branch_bit is None else (branch_bit,)
     result: Tensor = derivative(y, *bit, params, **options)
     return result

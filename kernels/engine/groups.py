@@ -1,4 +1,4 @@
-"""Codes of a flat tensor by groups, each with a minimum and a step, through the ops."""
+"""Codes of a flat tensor by groups, each with a minimum and a scale, through the ops."""
 
 import torch
 from torch import Tensor
@@ -10,19 +10,19 @@ from kernels.engine.elements import computed
 def encode_groups(
     flat: Tensor, place: tuple[int, int, int], bits: int, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Bit planes, minima and steps.
+    """Bit planes, minima and scales.
 
     Parameters
     ----------
     flat, place, bits
-        The tensor; run, wide and tokens of its groups, see `kernels.engine.reference_codes`; bits of a code.
+        The tensor; group_size, features and tokens of its groups, see `kernels.engine.reference_codes`; bits of a code.
     noise
         From [0, 1), one for each element, in the type of the computation; None: rounding to nearest.
     """
-    minimum, step = torch.ops.actfit.ends(flat, *place, bits)
+    minimum, scale = torch.ops.actfit.ends(flat, *place, bits)
     if noise is None:
         noise = torch.full((1,), 0.5, dtype=computed(flat.dtype), device=flat.device)
-    width = step.to(noise.dtype)
-    inverse = torch.where(width > 0, 1 / width, 0)
+    exact = scale.to(noise.dtype)
+    inverse_scale = torch.where(exact > 0, 1 / exact, 0)
     zeros = torch.zeros_like(minimum)
-    return torch.ops.actfit.encode(flat, minimum, inverse, zeros, noise, *place, bits), minimum, step
+    return torch.ops.actfit.encode(flat, minimum, inverse_scale, zeros, noise, *place, bits), minimum, scale

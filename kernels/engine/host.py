@@ -19,7 +19,7 @@ from kernels.methods.table import Table
 Formula = Callable[[Tensor], Tensor]
 
 MOST_BORDERS = 64  # with more, a binary search is faster than one comparison for each
-EVERY = 1 << 16  # numbers of 16 bits
+COUNT_16_BIT = 1 << 16  # values of a 16-bit dtype
 _CONSTANTS = 256  # polynomials whose coefficients are kept as tensors
 
 
@@ -114,11 +114,11 @@ def _tensors(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 
 @cache
-def every(dtype: torch.dtype) -> Tensor:
-    """All numbers of a 16-bit dtype, in the order of their bits."""
-    return torch.arange(EVERY, dtype=torch.int32, device="cpu").to(torch.int16).view(dtype)
+def all_values(dtype: torch.dtype) -> Tensor:
+    """All values of a 16-bit dtype, in the order of their bits."""
+    return torch.arange(COUNT_16_BIT, dtype=torch.int32, device="cpu").to(torch.int16).view(dtype)
 
 
-def place(x: Tensor) -> Tensor:
-    """int32: the index in `every` of each number of a 16-bit dtype."""
+def index_of(x: Tensor) -> Tensor:
+    """int32: the index in `all_values` of each number of a 16-bit dtype."""
     return x.view(torch.uint16).to(torch.int32)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.elements import EXACT, allocate, device_table, dtype_name, table_of, triton_elements
-from kernels.engine.emitted import find, module_of
+from kernels.engine.elements import EXACT_KERNELS, allocate, device_table, dtype_name, table_of, triton_elements
+from kernels.engine.emitted import emitted_function, module_of
 from kernels.engine.templates import ROWS, WARPS
 from kernels.methods.method import KernelSpec
 from kernels.methods.storage import TABLE_CODES
@@ -46,12 +46,12 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tenso
     """y = f(x) and what is saved, for a contiguous x on a GPU, or on the CPU under the interpreter."""
     y, saved = torch.empty_like(x), allocate(spec, x)
     if count := x.numel():
-        run, encode, _ = triton_elements(spec.key, x.dtype)
+        element, encode, _ = triton_elements(spec.key, x.dtype)
         table = device_table(spec.key, x.device) if spec.storage is TABLE_CODES else y
         with device_of(x):
             _template().forward_kernel[_grid(count)](
                 x, y, saved, table, tuple(params) or (0.0,), count,
-                FORWARD=run, ENCODE=encode, **_constants(spec, count),
+                FORWARD=element, ENCODE=encode, **_constants(spec, count),
             )  # fmt: skip
     return y, saved
 
@@ -84,18 +84,18 @@ def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> T
 
 def _exact_elements(function: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """f and f' of one element."""
-    run, derivative, _ = triton_elements(EXACT[function], dtype)
-    return run, derivative
+    element, derivative, _ = triton_elements(EXACT_KERNELS[function], dtype)
+    return element, derivative
 
 
 def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
     """h = f(a) * b, for contiguous tensors."""
     h = torch.empty_like(a)
     if count := a.numel():
-        run, _ = _exact_elements(function, a.dtype)
+        element, _ = _exact_elements(function, a.dtype)
         with device_of(a):
             _template().gated_kernel[_grid(count)](
-                a, b, h, (0.0,), count, FORWARD=run, ROWS=rows_a_program(count), num_warps=WARPS
+                a, b, h, (0.0,), count, FORWARD=element, ROWS=rows_a_program(count), num_warps=WARPS
             )
     return h
 
@@ -104,7 +104,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
     """grad * b * f'(a) and grad * f(a), for contiguous tensors."""
     da, db = torch.empty_like(a), torch.empty_like(b)
     if count := a.numel():
-        run, derivative = _exact_elements(function, a.dtype)
+        element, derivative = _exact_elements(function, a.dtype)
         with device_of(a):
             _template().gated_backward_kernel[_grid(count)](
                 grad,
@@ -114,7 +114,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
                 db,
                 (0.0,),
                 count,
-                FORWARD=run,
+                FORWARD=element,
                 DERIVATIVE=derivative,
                 ROWS=rows_a_program(count),
                 num_warps=WARPS,
@@ -124,7 +124,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
 
 def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     """The results of an emitted function, and its derivatives if they are asked for, for a contiguous x."""
-    made = [torch.empty_like(x) for _ in range(find(key).count * (2 if with_derivatives else 1))]
+    made = [torch.empty_like(x) for _ in range(emitted_function(key).count * (2 if with_derivatives else 1))]
     if count := x.numel():
         element = module_of(key, "triton", dtype_name(x.dtype)).element
         with device_of(x):

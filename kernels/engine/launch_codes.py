@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.codes import Decode, Encode, taking
+from kernels.engine.codes import Decode, Encode, called_with_fields_of
 from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
@@ -33,19 +33,19 @@ def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
 
 
-def _places(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, count: int = 0) -> str:
+def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> str:
     """PLACES of the vector, see `kernels.engine.templates.codes`."""
     if vector is None:
         return "none"
     if len(vector) == 1:
         return "one"
-    if wide % 8 == 0:
+    if features % 8 == 0:
         return "wide"
-    if wide > 1 or (tokens % run and tokens < count):
+    if features > 1 or (tokens % group_size and tokens < count):
         return "any"
-    if run >= 8:
-        return "two" if run % 8 else "row"
-    return "eight" if run == 1 and len(vector) % 8 == 0 else "each"
+    if group_size >= 8:
+        return "two" if group_size % 8 else "row"
+    return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each"
 
 
 def _like(vector: Tensor, other: Tensor) -> Tensor:
@@ -53,87 +53,87 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
     return vector.expand(len(other)).contiguous()
 
 
-def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
-    """The minimum of each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
+def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The minimum of each group of x, and the scale of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
-    groups = count // tokens * -(-tokens // run)
-    minimum, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    groups = count // tokens * -(-tokens // group_size)
+    minimum, scale = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     if count:
-        small = run <= 8 * ROWS
+        small = group_size <= 8 * ROWS
         tile = 8 * rows_a_program(count) if small or interpreting() else _TILE
-        # Neighbours in memory are of one group, or, if wide, of neighbouring groups.
-        width = min(1 << (run - 1).bit_length(), tile if wide == 1 else 8)
+        # Neighbours in memory are of one group, or, of several features, of neighbouring groups.
+        width = min(1 << (group_size - 1).bit_length(), tile if features == 1 else 8)
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
             _template().group_range_kernel[grid](
-                x, minimum, step, run, wide, tokens, groups, count,
+                x, minimum, scale, group_size, features, tokens, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
-    return minimum, step
+    return minimum, scale
 
 
-@taking(Encode)
-def encode(given: Encode) -> Tensor:
+@called_with_fields_of(Encode)
+def encode(args: Encode) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
-    count = given.x.numel()
-    planes = given.x.new_empty((given.bits, plane_bytes(count)), dtype=torch.uint8)
+    count = args.x.numel()
+    planes = args.x.new_empty((args.bits, plane_bytes(count)), dtype=torch.uint8)
     if count:
-        kind = "none" if given.noise is None else "one" if given.noise.numel() == 1 else "each"
+        kind = "none" if args.noise is None else "one" if args.noise.numel() == 1 else "each"
         grid, constants = _sizes(count)
-        with device_of(given.x):
+        with device_of(args.x):
             _template().encode_kernel[grid](
-                given.x,
-                given.center.contiguous(),
-                _like(given.scale, given.center),
-                _like(given.offset, given.center),
-                given.x if given.noise is None else given.noise.contiguous(),
+                args.x,
+                args.center.contiguous(),
+                _like(args.inverse_scale, args.center),
+                _like(args.offset, args.center),
+                args.x if args.noise is None else args.noise.contiguous(),
                 planes,
-                given.run,
-                given.wide,
-                given.tokens,
-                len(given.center),
+                args.group_size,
+                args.features,
+                args.tokens,
+                len(args.center),
                 count,
-                PLACES=_places(given.center, given.run, given.wide, given.tokens, count),
+                PLACES=_places(args.center, args.group_size, args.features, args.tokens, count),
                 NOISE=kind,
-                BITS=given.bits,
+                BITS=args.bits,
                 WIDE=count > _NARROW,
                 **constants,
             )
     return planes
 
 
-@taking(Decode)
-def decode(given: Decode) -> Tensor:
+@called_with_fields_of(Decode)
+def decode(args: Decode) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
-    values = given.planes.new_empty(given.count, dtype=given.dtype)
-    if given.count:
-        grid, constants = _sizes(given.count)
-        with device_of(given.planes):
+    values = args.planes.new_empty(args.count, dtype=args.dtype)
+    if args.count:
+        grid, constants = _sizes(args.count)
+        with device_of(args.planes):
             _template().decode_kernel[grid](
-                given.planes,
-                given.step.contiguous(),
-                _like(given.base, given.step),
-                given.step if given.gain is None else given.gain.contiguous(),
-                given.step if given.bias is None else given.bias.contiguous(),
-                given.planes if given.signs is None else given.signs,
+                args.planes,
+                args.scale.contiguous(),
+                _like(args.minimum, args.scale),
+                args.scale if args.gain is None else args.gain.contiguous(),
+                args.scale if args.bias is None else args.bias.contiguous(),
+                args.planes if args.signs is None else args.signs,
                 values,
-                float(given.slope),
-                given.run,
-                given.wide,
-                given.tokens,
-                len(given.step),
-                given.inner,
-                1 if given.gain is None else len(given.gain),
-                1 if given.bias is None else len(given.bias),
-                given.count,
-                PLACES=_places(given.step, given.run, given.wide, given.tokens, given.count),
-                GAIN=_places(given.gain, given.inner),
-                BIAS=_places(given.bias, given.inner),
-                SIGNS=given.signs is not None,
-                SLOPED=given.slope != 0,
-                CLAMP=given.clamp,
-                BITS=len(given.planes),
-                WIDE=given.count > _NARROW,
+                float(args.slope),
+                args.group_size,
+                args.features,
+                args.tokens,
+                len(args.scale),
+                args.inner,
+                1 if args.gain is None else len(args.gain),
+                1 if args.bias is None else len(args.bias),
+                args.count,
+                PLACES=_places(args.scale, args.group_size, args.features, args.tokens, args.count),
+                GAIN=_places(args.gain, args.inner),
+                BIAS=_places(args.bias, args.inner),
+                SIGNS=args.signs is not None,
+                SLOPED=args.slope != 0,
+                CLAMP=args.clamp,
+                BITS=len(args.planes),
+                WIDE=args.count > _NARROW,
                 **constants,
             )
     return values

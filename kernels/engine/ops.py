@@ -1,4 +1,6 @@
-"""The ops of all methods. torch.compile neither looks inside nor recomputes them, so what forward saves stays saved.
+"""Eager ops. Compiled code uses `traced` where `traceable` allows; otherwise these, opaque.
+
+torch.compile neither looks inside nor recomputes them, so what forward saves stays saved.
 
     forward, backward                  a function of the catalogue by a method
     levels                             the levels of a table's codes
@@ -7,7 +9,6 @@
     ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
     rectify, rectify_backward          ReLU by one bit
 
-Compiled models mostly use `kernels.engine.traced` for forward and backward instead, which the compiler does look into.
 Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
 `reference_codes`.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from kernels.engine import launch, launch_codes, reference, reference_codes
 from kernels.engine.backend import runs_triton
 from kernels.engine.elements import allocate
-from kernels.engine.emitted import find
+from kernels.engine.emitted import emitted_function
 from kernels.engine.planes import plane_bytes
 from kernels.methods.method import spec_of
 
@@ -69,7 +70,7 @@ def _fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
 
 
 def _fused_forward_fake(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
-    return [torch.empty_like(x) for _ in range(find(key).count * (2 if with_derivatives else 1))]
+    return [torch.empty_like(x) for _ in range(emitted_function(key).count * (2 if with_derivatives else 1))]
 
 
 def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
@@ -94,8 +95,8 @@ def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
-def _ends_fake(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
-    groups = x.numel() // tokens * ((tokens + run - 1) // run)
+def _ends_fake(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    groups = x.numel() // tokens * ((tokens + group_size - 1) // group_size)
     return x.new_empty(groups, dtype=torch.bfloat16), x.new_empty(groups, dtype=torch.bfloat16)
 
 
@@ -133,18 +134,18 @@ _OPS: dict[str, Op] = {
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "ends": (
-        "(Tensor x, SymInt run, SymInt wide, SymInt tokens, int bits) -> (Tensor, Tensor)",
+        "(Tensor x, SymInt group_size, SymInt features, SymInt tokens, int bits) -> (Tensor, Tensor)",
         _of_codes("ends"),
         _ends_fake,
     ),
     "encode": (
-        "(Tensor x, Tensor center, Tensor scale, Tensor offset, Tensor? noise,"
-        " SymInt run, SymInt wide, SymInt tokens, int bits) -> Tensor",
+        "(Tensor x, Tensor center, Tensor inverse_scale, Tensor offset, Tensor? noise,"
+        " SymInt group_size, SymInt features, SymInt tokens, int bits) -> Tensor",
         _of_codes("encode"),
         lambda x, *others: _planes_like(x, others[-1]),
     ),
     "decode": (
-        "(Tensor planes, Tensor step, Tensor base, SymInt run, SymInt wide, SymInt tokens, Tensor? gain,"
+        "(Tensor planes, Tensor scale, Tensor minimum, SymInt group_size, SymInt features, SymInt tokens, Tensor? gain,"
         " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count,"
         " ScalarType dtype) -> Tensor",
         _decode,

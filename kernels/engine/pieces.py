@@ -31,19 +31,19 @@ def bytes_of(piece: slice) -> slice:
 class GroupEntries:
     """Vectors with an entry for each group of a flat tensor, as `reference_codes` lays it out, or with one entry."""
 
-    def __init__(self, run: int, wide: int, tokens: int, *vectors: Tensor) -> None:
-        self._run, self._tokens, self._wide = min(run, tokens), tokens, wide
-        groups = -(-tokens // self._run)
+    def __init__(self, group_size: int, features: int, tokens: int, *vectors: Tensor) -> None:
+        self._group_size, self._tokens, self._features = min(group_size, tokens), tokens, features
+        groups = -(-tokens // self._group_size)
         self._single = all(len(vector) == 1 for vector in vectors)
-        # [1, outer, groups, 1, wide]; the entries repeat with period `outer`.
+        # [1, outer, groups, 1, features]; the entries repeat with period `outer`.
         self._vectors = [
-            vector.view(1, -1, *((1, 1, 1) if len(vector) == 1 else (groups, 1, wide))) for vector in vectors
+            vector.view(1, -1, *((1, 1, 1) if len(vector) == 1 else (groups, 1, features))) for vector in vectors
         ]
         self._outer = max(vector.shape[1] for vector in self._vectors)
-        self.units = self._outer * tokens * wide, tokens * wide, self._run * wide, wide
+        self.units = self._outer * tokens * features, tokens * features, self._group_size * features, features
 
     def parts(self, values: Tensor, start: int) -> Iterator[tuple[Tensor, ...]]:
-        """Views [..., run, wide] of `values`, elements from `start` on, each with its entries."""
+        """Views [..., group_size, features] of `values`, elements from `start` on, each with its entries."""
         if self._single:
             return iter([(values[:, None], *(vector.view(1, 1) for vector in self._vectors))])
         return self._cut(values, start, self._vectors, self.units)
@@ -74,11 +74,11 @@ class GroupEntries:
 
     def _grouped(self, values: Tensor, vectors: list[Tensor], left: int) -> Iterator[tuple[Tensor, ...]]:
         """Whole units, of a size that `left` - 1 smaller sizes follow; a shorter last group comes separately."""
-        full, rest = divmod(self._tokens, self._run)
+        full, rest = divmod(self._tokens, self._group_size)
         if left <= 2 or not rest:
-            yield values.view(-1, *(self._outer, full, self._run, self._wide)[4 - left :]), *vectors
+            yield values.view(-1, *(self._outer, full, self._group_size, self._features)[4 - left :]), *vectors
             return
-        values = values.view(-1, *(self._outer, self._tokens, self._wide)[4 - left :])
-        for first, groups, run in ((0, full, self._run), (full, 1, rest)):
-            part = values.narrow(-2, first * self._run, groups * run).unflatten(-2, (groups, run))
+        values = values.view(-1, *(self._outer, self._tokens, self._features)[4 - left :])
+        for first, groups, size in ((0, full, self._group_size), (full, 1, rest)):
+            part = values.narrow(-2, first * self._group_size, groups * size).unflatten(-2, (groups, size))
             yield part, *(vector if vector.shape[-3] == 1 else vector.narrow(-3, first, groups) for vector in vectors)

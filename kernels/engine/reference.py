@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
-from kernels.engine.emitted import find, module_of
-from kernels.engine.from_output import TABLES, stored_derivative
-from kernels.engine.host import MOST_BORDERS, code_planes, every, holds, on_host, pack, place, unpack, where
+from kernels.engine.emitted import emitted_function, module_of
+from kernels.engine.from_output import MAX_CACHED_TABLES, stored_derivative
+from kernels.engine.host import MOST_BORDERS, all_values, code_planes, holds, index_of, on_host, pack, unpack, where
 from kernels.engine.pieces import bytes_of, pieces
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.stock import STOCK
@@ -39,38 +39,39 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in pieces(x.numel()):
-        flat_y[piece] = _of_each("f", spec, flat_x[piece], params)
+        flat_y[piece] = _elementwise_cached("f", spec, flat_x[piece], params)
     return y
 
 
-def _of_each(what: str, spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
-    """A function of _EACH at flat x, in the type that it is computed in. On a CPU in 16 bits it is read from a table,
-    which is faster and bit for bit the same."""
+def _elementwise_cached(what: str, spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
+    """A function of _ELEMENT_FUNCTIONS at flat x, in the type that it is computed in. On a CPU in 16 bits it is read
+    from a table, which is faster and bit for bit the same."""
     if x.itemsize == 2 and on_host(x):
-        return _each(what, spec.key, x.dtype, tuple(params)).index_select(0, place(x))
-    return _EACH[what](spec, widened(x), params)
+        return _table_of_all(what, spec.key, x.dtype, tuple(params)).index_select(0, index_of(x))
+    return _ELEMENT_FUNCTIONS[what](spec, widened(x), params)
 
 
-@lru_cache(TABLES)
-def _each(what: str, kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
-    return _EACH[what](spec_of(kernel), widened(every(dtype)), params)
+@lru_cache(MAX_CACHED_TABLES)
+def _table_of_all(what: str, kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
+    return _ELEMENT_FUNCTIONS[what](spec_of(kernel), widened(all_values(dtype)), params)
 
 
-def _signed(spec: KernelSpec, wide: Tensor, params: Sequence[float]) -> Tensor:
+def _signed(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
     """±(f(x) - min f), from f(x) before it is rounded to y: near the minimum the difference has more digits than y."""
-    above = (_f(spec.function.name, wide, params) - spec.function.minimum).clamp(min=0)
-    return where(_on_right(spec, wide, params), above, -above)
+    above = (_f(spec.function.name, x, params) - spec.function.minimum).clamp(min=0)
+    return where(_on_right(spec, x, params), above, -above)
 
 
-def _on_right(spec: KernelSpec, wide: Tensor, params: Sequence[float]) -> Tensor:
-    return holds(torch_elements(spec.function.name).branch_bit, wide, params)
+def _on_right(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
+    return holds(torch_elements(spec.function.name).branch_bit, x, params)
 
 
-_EACH: dict[str, Callable[[KernelSpec, Tensor, Sequence[float]], Tensor]] = {
-    "f": lambda spec, wide, params: _f(spec.function.name, wide, params),
-    "derivative": lambda spec, wide, params: torch_elements(spec.function.name).derivative(wide, params),
+# Of flat x in the type that it is computed in.
+_ELEMENT_FUNCTIONS: dict[str, Callable[[KernelSpec, Tensor, Sequence[float]], Tensor]] = {
+    "f": lambda spec, x, params: _f(spec.function.name, x, params),
+    "derivative": lambda spec, x, params: torch_elements(spec.function.name).derivative(x, params),
     "signed_output": _signed,
-    "codes": lambda spec, wide, _: unpack(_searched(spec, wide), len(wide)),
+    "codes": lambda spec, x, _: unpack(_searched(spec, x), len(x)),
 }
 
 
@@ -85,7 +86,7 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
         part = flat_x[piece].detach()
         match spec.storage.name:
             case "derivative" | "signed_output" as what:
-                saved.view(-1)[piece] = _of_each(what, spec, part, params)
+                saved.view(-1)[piece] = _elementwise_cached(what, spec, part, params)
             case "branch_bit":
                 saved[:, bytes_of(piece)] = pack(_on_right(spec, widened(part), params), 1)
             case "branch_and_rounding":
@@ -101,26 +102,26 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
 
 def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
     """The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y."""
-    away = _of_each("f", spec, x, params).abs() < widened(y).abs()
+    away = _elementwise_cached("f", spec, x, params).abs() < widened(y).abs()
     return _on_right(spec, widened(x), params).byte() | away.byte() << 1
 
 
 def _codes(spec: KernelSpec, x: Tensor) -> Tensor:
     """The packed codes of a piece."""
     if x.itemsize == 2 and on_host(x):
-        return pack(_of_each("codes", spec, x, ()), spec.stored_bits)
+        return pack(_elementwise_cached("codes", spec, x, ()), spec.stored_bits)
     return _searched(spec, widened(x))
 
 
-def _searched(spec: KernelSpec, wide: Tensor) -> Tensor:
+def _searched(spec: KernelSpec, x: Tensor) -> Tensor:
     table = table_of(spec)
-    if on_host(wide) and len(table.borders) <= MOST_BORDERS:
-        return code_planes(table, wide)
-    compared = table.borders if wide.dtype == torch.float64 else table.float32_borders
-    codes = wide.new_tensor(table.codes, dtype=torch.uint8)
+    if on_host(x) and len(table.borders) <= MOST_BORDERS:
+        return code_planes(table, x)
+    borders = table.borders if x.dtype == torch.float64 else table.float32_borders
+    codes = x.new_tensor(table.codes, dtype=torch.uint8)
     # NaN has the first code, as by comparisons.
-    numbers = wide.nan_to_num(-torch.inf, torch.inf, -torch.inf)
-    places = torch.bucketize(numbers, wide.new_tensor(compared), out_int32=True)
+    numbers = x.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    places = torch.bucketize(numbers, x.new_tensor(borders), out_int32=True)
     return pack(codes.index_select(0, places), spec.stored_bits)
 
 
@@ -140,15 +141,15 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
 
 
 def _derivative(
-    spec: KernelSpec, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice, wide: torch.dtype
+    spec: KernelSpec, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice, compute_dtype: torch.dtype
 ) -> Tensor:
     """f'(x) of a piece, from the output of the piece and what was saved of the whole tensor."""
     packed = saved[:, bytes_of(piece)] if spec.stored_bits else saved
     match spec.storage.name, y:
         case "derivative", _:
-            return saved.view(-1)[piece].to(wide)
+            return saved.view(-1)[piece].to(compute_dtype)
         case "codes" | "table_codes", _:
-            return _levels(spec.key, wide, saved.device, packed)[: piece.stop - piece.start]
+            return _levels(spec.key, compute_dtype, saved.device, packed)[: piece.stop - piece.start]
         case "signed_output", _:
             return stored_derivative(spec, saved.view(-1)[piece], None, params)
         case "branch_bit" | "branch_and_rounding", Tensor() as output:
@@ -167,18 +168,18 @@ def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> T
     return values
 
 
-def _levels(kernel: str, wide: torch.dtype, device: torch.device, packed: Tensor) -> Tensor:
+def _levels(kernel: str, compute_dtype: torch.dtype, device: torch.device, packed: Tensor) -> Tensor:
     """The levels of all codes in whole bytes. Two are looked up at once, as a complex number."""
     neighbours = unpack(packed, 8 * packed.shape[1]).view(torch.uint16).to(torch.int32)
-    pairs = _pairs(kernel, wide, device).index_select(0, neighbours)
+    pairs = _pairs(kernel, compute_dtype, device).index_select(0, neighbours)
     return torch.view_as_real(pairs).view(-1)
 
 
-@lru_cache(TABLES)
-def _pairs(kernel: str, wide: torch.dtype, device: torch.device) -> Tensor:
+@lru_cache(MAX_CACHED_TABLES)
+def _pairs(kernel: str, compute_dtype: torch.dtype, device: torch.device) -> Tensor:
     """The levels of number % 256 and number // 256 for each number; arbitrary ones where these are no codes."""
     spec = spec_of(kernel)
-    levels = torch.tensor(table_of(spec).levels, dtype=wide, device=device)
+    levels = torch.tensor(table_of(spec).levels, dtype=compute_dtype, device=device)
     first, second = (
         torch.cat([levels, levels[-1:].expand(size - len(levels))]) for size in (256, 1 << spec.stored_bits)
     )
@@ -199,20 +200,20 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
     da, db, elements = torch.empty_like(a), torch.empty_like(b), torch_elements(function)
     flat_grad, flat_a, flat_b, flat_da, flat_db = (tensor.view(-1) for tensor in (grad, a, b, da, db))
     for piece in pieces(a.numel()):
-        g, wide = widened(flat_grad[piece]), widened(flat_a[piece])
-        flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(wide, ())
-        flat_db[piece] = g * _f(function, wide, ())
+        g, x = widened(flat_grad[piece]), widened(flat_a[piece])
+        flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(x, ())
+        flat_db[piece] = g * _f(function, x, ())
     return da, db
 
 
 def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     """The results of an emitted function, and its derivatives if they are asked for, for a contiguous x."""
     module = module_of(key, "torch", "float32")  # the text is the same for all dtypes
-    run, times = (module.element, 2) if with_derivatives else (module.values, 1)
-    made = [torch.empty_like(x) for _ in range(find(key).count * times)]
+    element, times = (module.element, 2) if with_derivatives else (module.values, 1)
+    made = [torch.empty_like(x) for _ in range(emitted_function(key).count * times)]
     flat_x, flat = x.reshape(-1), [result.view(-1) for result in made]
     for piece in pieces(x.numel()):
-        for whole, part in zip(flat, run(widened(flat_x[piece])), strict=True):
+        for whole, part in zip(flat, element(widened(flat_x[piece])), strict=True):
             whole[piece] = part
     return made
 

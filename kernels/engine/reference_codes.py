@@ -1,39 +1,42 @@
 """The ops of K-bit codes in plain PyTorch: what CPU tensors run, and the reference of the Triton kernels.
 
-A flat tensor is [outer, tokens, wide], and `run` tokens in a row share an entry of a vector: element i takes entry
-((i // (tokens * wide)) * ceil(tokens / run) + i % (tokens * wide) // wide // run) * wide + i % wide of it, modulo its
-length. So a group has elements of one feature only, `wide` apart; with wide = 1 and tokens = run it is entry
-(i // run) % length, as channels have it. Vectors have any floating-point type, and one entry, or one for each group
-or channel; the ops compute in float32, or in float64 for float64.
+A flat tensor is [outer, tokens, features], and `group_size` tokens in a row share an entry of a vector. Element i is
+
+    feature, token, outer = i % features, i // features % tokens, i // (tokens * features)
+
+and takes entry (outer * ceil(tokens / group_size) + token // group_size) * features + feature, modulo the vector's
+length. So a group has elements of one feature only, `features` apart; with features = 1 and tokens = group_size it is
+entry (i // group_size) % length, as channels have it. Vectors have any floating-point type, and one entry, or one for
+each group or channel; the ops compute in float32, or in float64 for float64.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.engine.codes import Decode, Encode, taking
+from kernels.engine.codes import Decode, Encode, called_with_fields_of
 from kernels.engine.elements import computed
 from kernels.engine.host import pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
 
-def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
-    """The minimum of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
+def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The minimum of each group, rounded down to bfloat16, and its scale, rounded up: bfloat16 each.
 
-    So 2^bits codes, from the minimum on and a step apart, cover the whole group.
+    So 2^bits codes, from the minimum on and a scale apart, cover the whole group.
     """
-    flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // run)
+    flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // group_size)
     low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
-    entries = GroupEntries(run, wide, tokens, low, high)
+    entries = GroupEntries(group_size, features, tokens, low, high)
     for piece in pieces(len(flat), entries.units):
         for part, lowest, highest in entries.parts(flat[piece].float(), piece.start):
             # Not aminmax, which takes several times as long.
             torch.minimum(lowest, part.amin(-2, keepdim=True), out=lowest)
             torch.maximum(highest, part.amax(-2, keepdim=True), out=highest)
     minimum = -next_bfloat16(-low)
-    step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
-    return minimum.bfloat16(), step.bfloat16()
+    scale = next_bfloat16((high - minimum) / ((1 << bits) - 1))
+    return minimum.bfloat16(), scale.bfloat16()
 
 
 def next_bfloat16(values: Tensor) -> Tensor:
@@ -42,51 +45,53 @@ def next_bfloat16(values: Tensor) -> Tensor:
     return bits.bitwise_and_(~0xFFFF).view(torch.float32)
 
 
-@taking(Encode)
-def encode(given: Encode) -> Tensor:
-    """Bit planes of floor((x - center) * scale + noise) + offset, clamped to [0, 2**bits - 1]; NaN has code 0."""
-    flat, noise = given.x.reshape(-1), given.noise
-    wide = computed(flat.dtype)
-    vectors = (vector.to(wide) for vector in (given.center, given.scale, given.offset))
-    entries = GroupEntries(given.run, given.wide, given.tokens, *vectors)
-    planes = flat.new_empty((given.bits, plane_bytes(len(flat))), dtype=torch.uint8)
+@called_with_fields_of(Encode)
+def encode(args: Encode) -> Tensor:
+    """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN."""
+    flat, noise = args.x.reshape(-1), args.noise
+    compute_dtype = computed(flat.dtype)
+    vectors = (vector.to(compute_dtype) for vector in (args.center, args.inverse_scale, args.offset))
+    entries = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
+    planes = flat.new_empty((args.bits, plane_bytes(len(flat))), dtype=torch.uint8)
     for piece in pieces(len(flat), entries.units):
-        places = flat[piece].to(wide, copy=True)
+        places = flat[piece].to(compute_dtype, copy=True)
         parts = list(entries.parts(places, piece.start))
-        for part, center, scale, _ in parts:
-            part.sub_(center).mul_(scale)
+        for part, center, inverse_scale, _ in parts:
+            part.sub_(center).mul_(inverse_scale)
         if noise is not None:
             places += noise if noise.numel() == 1 else noise.reshape(-1)[piece]
         places.floor_()
         for part, *_, offset in parts:
             part.add_(offset)
-        codes = places.nan_to_num_(0.0).clamp_(0, (1 << given.bits) - 1).to(torch.int32)  # straight to uint8 is slow
-        planes[:, bytes_of(piece)] = pack(codes.to(torch.uint8), given.bits)
+        codes = places.nan_to_num_(0.0).clamp_(0, (1 << args.bits) - 1).to(torch.int32)  # straight to uint8 is slow
+        planes[:, bytes_of(piece)] = pack(codes.to(torch.uint8), args.bits)
     return planes
 
 
-@taking(Decode)
-def decode(given: Decode) -> Tensor:
-    """Flat values (code * step + base) * gain + bias."""
-    wide, channels = computed(given.dtype), (given.inner, 1, given.inner)
-    groups = GroupEntries(given.run, given.wide, given.tokens, given.step.to(wide), given.base.to(wide))
+@called_with_fields_of(Decode)
+def decode(args: Decode) -> Tensor:
+    """Flat values (code * scale + minimum) * gain + bias."""
+    compute_dtype, channels = computed(args.dtype), (args.inner, 1, args.inner)
+    vectors = (vector.to(compute_dtype) for vector in (args.scale, args.minimum))
+    groups = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
     gain, bias = (
-        None if vector is None else GroupEntries(*channels, vector.to(wide)) for vector in (given.gain, given.bias)
+        None if vector is None else GroupEntries(*channels, vector.to(compute_dtype))
+        for vector in (args.gain, args.bias)
     )
-    made = given.planes.new_empty(given.count, dtype=given.dtype)
-    eights, signs = eights_of(len(given.planes), made.device), given.signs
-    for piece in pieces(given.count, groups.units):
+    made = args.planes.new_empty(args.count, dtype=args.dtype)
+    eights, signs = eights_of(len(args.planes), made.device), args.signs
+    for piece in pieces(args.count, groups.units):
         count = piece.stop - piece.start
-        values = unpack(given.planes[:, bytes_of(piece)], count, eights).to(wide)
-        for part, step, base in groups.parts(values, piece.start):
-            part.mul_(step).add_(base)
+        values = unpack(args.planes[:, bytes_of(piece)], count, eights).to(compute_dtype)
+        for part, scale, minimum in groups.parts(values, piece.start):
+            part.mul_(scale).add_(minimum)
         for part, factor in gain.parts(values, piece.start) if gain else ():
             part.mul_(factor)
         for part, addend in bias.parts(values, piece.start) if bias else ():
             part.add_(addend)
         if signs is not None:
             above = unpack(signs[:, bytes_of(piece)], count, eights[:256])
-            values = _signed(values, above, given.slope, given.clamp)
+            values = _signed(values, above, args.slope, args.clamp)
         made[piece] = values
     return made
 

@@ -8,7 +8,7 @@ from math import exp, pi, sqrt
 from typing import Any, ClassVar
 
 from kernels.errors import KernelError
-from kernels.methods.method import WithoutKernel
+from kernels.methods.method import WithoutKernel, check_bits
 
 SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
@@ -51,8 +51,7 @@ class Compressed(WithoutKernel):
     rounding: str = "nearest"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
-            raise KernelError(f"bits must be a whole number from 2 to 8 for approx-backprop, got {self.bits!r}")
+        check_bits(self.bits, BITS, " for approx-backprop")
         if self.scheme not in SCHEMES:
             raise KernelError(f"scheme must be one of {', '.join(SCHEMES)}, got {self.scheme!r}")
         if self.rounding not in ROUNDINGS:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from kernels.errors import KernelError, shown
 from kernels.methods.compressed import BITS, ROUNDINGS
-from kernels.methods.method import WithoutKernel
+from kernels.methods.method import WithoutKernel, check_bits
 
 SMALLEST = 4096  # elements of a tensor; coding a smaller one is not worth the kernels that it takes
 STATISTIC = 16  # a reduction of this many elements to one gives a statistic, which is small and has to be exact
@@ -45,8 +45,7 @@ class EveryTensor(WithoutKernel):
     rounding: str = "nearest"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
-            raise KernelError(f"bits must be a whole number from 2 to 8, got {shown(self.bits)}")
+        check_bits(self.bits, BITS)
         if self.rounding not in ROUNDINGS:
             raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(self.rounding)}")
 

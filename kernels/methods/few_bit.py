@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coefficients import CoefficientError
-from kernels.errors import KernelError, shown
+from kernels.errors import KernelError
+from kernels.methods.from_table import FromTable
 from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, KernelSpec, Method
+from kernels.methods.method import Elements, KernelSpec, check_bits
 from kernels.methods.storage import CODES, TABLE_CODES, Storage
-from kernels.methods.table import Table, own_document, read_table
+from kernels.methods.table import Table, read_table
 
 DEFAULT_BITS = 3
 MAX_BITS = 8
-WRITTEN_BITS = 4  # tables of at most these bits are in the emitted text; larger ones are searched in memory
+MAX_INLINE_BITS = 4  # of tables that are written into emitted code; larger ones are searched in memory
 
 
 @dataclass(frozen=True)
-class FewBit(Method):
+class FewBit(FromTable):
     """The code of x.
 
     Attributes
@@ -29,27 +29,27 @@ class FewBit(Method):
     """
 
     name: ClassVar[str] = "fewbit"
-    options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
     fit: ClassVar[str] = "fewbit"
     widths: ClassVar[range] = range(1, MAX_BITS + 1)
-    default_parameters_only: ClassVar[bool] = True
-
-    bits: int | None = None
-    coefficients: str = ""
+    values: ClassVar[str] = "levels"
+    too_few: ClassVar[str] = (
+        "coefficients must have two levels or more, got one ({path}): f' is constant; use 'forward-ad'"
+    )
 
     def __post_init__(self) -> None:
         if self.bits is None and not self.coefficients:
             object.__setattr__(self, "bits", DEFAULT_BITS)
-        bits = self.bits
-        if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or bits not in self.widths):
-            raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(bits)}")
+        if self.bits is not None:
+            check_bits(self.bits, self.widths)
 
     def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
         """The table's kernel; see `Method.bind`."""
-        bound = self._own_table(function, parameters) if self.coefficients else self._packaged(function, parameters)
-        return KernelSpec(function, bound)
+        if self.coefficients:
+            return KernelSpec(function, self.bound_to_file(function, parameters))
+        self._check_packaged(function, parameters)
+        return KernelSpec(function, self)
 
-    def unfit(self, function: FunctionInfo) -> str:
+    def refusal(self, function: FunctionInfo) -> str:
         if function.bounded_derivative or self.coefficients:
             return ""
         return (
@@ -60,7 +60,7 @@ class FewBit(Method):
         )
 
     def storage(self, function: FunctionInfo) -> Storage:
-        return TABLE_CODES if self.coefficients or (self.bits or 0) > WRITTEN_BITS else CODES
+        return TABLE_CODES if self.coefficients or (self.bits or 0) > MAX_INLINE_BITS else CODES
 
     def elements(self, function: FunctionInfo) -> Elements:
         if self.storage(function) is TABLE_CODES:
@@ -82,7 +82,7 @@ class FewBit(Method):
         bits = [f"{self.bits} bit{'s' * (self.bits > 1)}"] if self.bits else []
         return ", ".join([self.name, *bits, *([self.coefficients] if self.coefficients else [])])
 
-    def _packaged(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
+    def _check_packaged(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
         if parameters != function.parameters:
             given = ", ".join(f"{name}={value:g}" for name, value in parameters.items())
             flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
@@ -91,21 +91,3 @@ class FewBit(Method):
                 f" python -m fitting.fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
                 " coefficients='mine.json'"
             )
-        return self
-
-    def _own_table(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
-        path = self.coefficients
-        document = own_document(path, self.fit, function, parameters)
-        if len(document["solution"]["levels"]) < 2:
-            raise KernelError(
-                f"coefficients must have two levels or more, got one ({path}): f' is constant; use 'forward-ad'"
-            )
-        stored = document["options"]["bits"]
-        if self.bits is not None and self.bits != stored:
-            raise KernelError(f"bits must be those of the file, {stored}, got {self.bits}; leave them out")
-        bound = FewBit(stored, f"{path}#{document['sha256'][:16]}")
-        try:
-            bound.table(function)  # read now, and cached
-        except CoefficientError as error:
-            raise KernelError(f"coefficients must be of {function.name}: {error}") from None
-        return bound

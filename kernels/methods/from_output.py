@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from kernels.errors import KernelError, shown
 from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, Method
+from kernels.methods.method import Elements, Method, is_width
 from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Storage
 
 ELEMENT, FINER_ELEMENT = "derivative_from_output", "derivative_from_finer_output"
@@ -32,7 +32,7 @@ class FromOutput(Method):
     bits: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
+        if not is_width(self.bits, BITS):
             raise KernelError(
                 f"bits must be 1 or 2 for method={self.name!r}, got {shown(self.bits)}: the branch of x, and which way"
                 " y was rounded; method='fewbit' takes more"
@@ -69,7 +69,7 @@ class FromOutput(Method):
     def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
         return function.lower_limits
 
-    def parameters_as_held(self, function: FunctionInfo) -> bool:
+    def rounds_parameters(self, function: FunctionInfo) -> bool:
         return function.rounds_parameters
 
     def arguments(self) -> dict[str, Any]:

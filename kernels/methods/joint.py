@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coefficients import CoefficientError
-from kernels.errors import KernelError, shown
+from kernels.errors import KernelError
+from kernels.methods.from_table import FromTable
 from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, KernelSpec, Method
+from kernels.methods.method import Elements, KernelSpec, check_bits
 from kernels.methods.storage import TABLE_CODES, Storage
-from kernels.methods.table import Table, own_document, read_joint
+from kernels.methods.table import Table, read_joint
 
 SHIPPED_BITS = range(2, 9)
 COMPONENTS = ("derivatives", "outputs")
 
 
 @dataclass(frozen=True)
-class Joint(Method):
+class Joint(FromTable):
     """One component of a joint code; not for users: only `ActLinear` needs both.
 
     Attributes
@@ -30,13 +31,11 @@ class Joint(Method):
     """
 
     name: ClassVar[str] = "joint"
-    options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
     fit: ClassVar[str] = "joint"
     widths: ClassVar[range] = SHIPPED_BITS
-    default_parameters_only: ClassVar[bool] = True
+    values: ClassVar[str] = "outputs"
+    too_few: ClassVar[str] = "coefficients must have two intervals or more, got one ({path})"
 
-    bits: int | None = None
-    coefficients: str = ""
     component: str = COMPONENTS[0]
 
     def storage(self, function: FunctionInfo) -> Storage:
@@ -48,20 +47,8 @@ class Joint(Method):
     def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
         """The kernel of one component; see `Method.bind`."""
         if self.coefficients:
-            document = own_document(self.coefficients, self.fit, function, parameters)
-            stored = document["options"]["bits"]
-            if self.bits not in (None, stored):
-                raise KernelError(f"bits must be those of the file, {stored}, got {self.bits}; leave them out")
-            if len(document["solution"]["outputs"]) < 2:
-                raise KernelError(f"coefficients must have two intervals or more, got one ({self.coefficients})")
-            bound = Joint(stored, f"{self.coefficients}#{document['sha256'][:16]}", self.component)
-            try:
-                bound.table(function)  # read now, and cached
-            except CoefficientError as error:
-                raise KernelError(f"coefficients must be of {function.name}: {error}") from None
-            return KernelSpec(function, bound)
-        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in self.widths:
-            raise KernelError(f"bits must be a whole number from 2 to 8, got {shown(self.bits)}")
+            return KernelSpec(function, self.bound_to_file(function, parameters))
+        check_bits(self.bits, self.widths)
         try:
             self.table(function)
         except CoefficientError:

@@ -5,12 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.methods.function_info import FunctionInfo
 from kernels.methods.storage import Storage
 from kernels.methods.table import Table
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def is_width(bits: object, widths: range) -> bool:
+    """Whether bits are one of the widths; True and False are no numbers here."""
+    return isinstance(bits, int) and not isinstance(bits, bool) and bits in widths
+
+
+def check_bits(bits: object, widths: range, where: str = "") -> None:
+    """Raise KernelError for bits that are not one of the widths."""
+    if not is_width(bits, widths):
+        raise KernelError(f"bits must be a whole number from {widths[0]} to {widths[-1]}{where}, got {shown(bits)}")
 
 
 class Elements(NamedTuple):
@@ -71,7 +82,7 @@ class Method(ABC):
         return KernelSpec(function, self)
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:  # noqa: B027 - nothing refused
-        """Raise KernelError for a function or parameters that the method cannot serve."""
+        """Raise KernelError for a function or parameters that the method cannot serve; see also `refusal`."""
 
     def check_dtype(self, function: FunctionInfo, dtype: str) -> None:  # noqa: B027 - nothing refused
         """Raise KernelError for tensors of a dtype that the method has no kernel for."""
@@ -81,11 +92,12 @@ class Method(ABC):
         return {}
 
     def table(self, function: FunctionInfo) -> Table | None:
-        """The few-bit table of the codes; only for a bound method."""
+        """The table of the codes, which the storages CODES and TABLE_CODES read; only for a bound method."""
         return None
 
-    def unfit(self, function: FunctionInfo) -> str:
-        """The reason to refuse the method to users for a function that has a kernel; or ""."""
+    def refusal(self, function: FunctionInfo) -> str:
+        """The reason to refuse the method to users for a function that `check` accepts, as it would serve them badly;
+        or ""."""
         return ""
 
     def stored_bits(self, function: FunctionInfo) -> int:
@@ -96,7 +108,7 @@ class Method(ABC):
         """The dtype of a stored tensor like the input, see `Storage.like_input`."""
         return dtype
 
-    def parameters_as_held(self, function: FunctionInfo) -> bool:
+    def rounds_parameters(self, function: FunctionInfo) -> bool:
         """Whether kernels take parameters rounded to the dtype of y."""
         return False
 
@@ -173,8 +185,8 @@ class SavedBy(NamedTuple):
 _SPECS: dict[str, KernelSpec] = {}
 
 
-def registered(spec: KernelSpec) -> str:
-    """The key of a kernel, by which `spec_of` gives it back in this process."""
+def register_kernel(spec: KernelSpec) -> str:
+    """Register a kernel; the result is its key, by which `spec_of` returns it in this process."""
     _SPECS.setdefault(spec.key, spec)
     return spec.key
 

@@ -25,6 +25,6 @@ class PrecisionBit(FromOutput):
         super().check(function, parameters)
         if function.branches == 1:
             raise KernelError(
-                f"method={self.name!r} must have a side to store, got {function.name}, whose output alone tells f';"
-                " use method='invact', which saves nothing but the output"
+                f"method={self.name!r} must have two branches to tell apart, got {function.name}, whose output alone"
+                " tells f'; use method='invact', which saves nothing but the output"
             )

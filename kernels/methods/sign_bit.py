@@ -25,6 +25,6 @@ class SignBit(FromOutput):
         super().check(function, parameters)
         if function.branches != 2 or function.minimum is None or function.parameters:
             raise KernelError(
-                f"activation must fall to a minimum and rise again, for the sign to tell the side, got {function.name};"
-                " Linear after an activation with method='invact' saves as little"
+                f"activation must fall to a minimum and rise again, for the sign to tell the branch, got"
+                f" {function.name}; Linear after an activation with method='invact' saves as little"
             )

@@ -30,19 +30,20 @@ class Storage:
 
 DERIVATIVE = Storage("derivative", "f'(x) itself, a tensor like x", like_input=True)
 CODES = Storage("codes", "the code of x, packed: {bits} bit{s} an element", packed=True)
+# Codes searched in `Method.table` at run time: forward and backward call no emitted `code` and `level`.
 TABLE_CODES = Storage(
     "table_codes", "the code of x from a table in memory, packed: {bits} bits an element", packed=True
 )
-OUTPUT = Storage("output", "y alone, which the next layer keeps anyway", keeps_output=True)
+OUTPUT = Storage("output", "y alone, which the next layer saves anyway", keeps_output=True)
 BRANCH_BIT = Storage(
     "branch_bit",
-    "y, which the next layer keeps anyway, and the branch of x, packed: 1 bit an element",
+    "y, which the next layer saves anyway, and the branch of x, packed: 1 bit an element",
     packed=True,
     keeps_output=True,
 )
 BRANCH_AND_ROUNDING = Storage(
     "branch_and_rounding",
-    "y, which the next layer keeps anyway, and packed the branch of x and whether y was rounded away from zero: {bits}"
+    "y, which the next layer saves anyway, and packed the branch of x and whether y was rounded away from zero: {bits}"
     " bits an element",
     packed=True,
     keeps_output=True,

@@ -170,7 +170,7 @@ def test_kernels_pass_the_check(name, dtype):
 
 
 def _with(change):
-    """The twin, with `change` applied to y and the saved tensor."""
+    """The reference, with `change` applied to y and the saved tensor."""
 
     def forward(kernel, x, params):
         return change(*reference.forward(kernel, x, params))
@@ -191,7 +191,7 @@ def _with(change):
         ("invact", lambda y, saved: (y.index_fill(0, torch.tensor(7), torch.nan), saved), "y: 1 of 1003 miss"),
     ],
 )
-def test_the_check_sees_what_differs_from_the_twin(name, change, said, monkeypatch):
+def test_the_check_sees_what_differs_from_the_reference(name, change, said, monkeypatch):
     monkeypatch.setattr(kernels_check, "reference", _with(change))
     assert said in kernels_check.wrong("gelu", name, "bfloat16", CPU)
 

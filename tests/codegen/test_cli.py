@@ -168,7 +168,10 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
         (["emit", "--expr", "x*y"], "unknown name 'y'"),
         (["emit", "--expr", "x**2", "--name", "gelu"], "name must not be one of the catalogue's, got 'gelu'"),
         (["emit", "--expr", "x*sigmoid(2*x)"], "method invact must have a formula for custom in bfloat16"),
-        (["emit", "--fn", "tanh", "--method", "invact-precision-bit"], "must have a side to store, got tanh"),
+        (
+            ["emit", "--fn", "tanh", "--method", "invact-precision-bit"],
+            "must have two branches to tell apart, got tanh",
+        ),
         (["emit", "--fn", "gelu", "--coefficients", "nowhere.json"], "coefficients must be a file, got 'nowhere.json'"),
         (
             ["emit", "--fn", "gelu", "--coefficients", str(DATA / "gelu" / "joint-2bit.v1.json")],

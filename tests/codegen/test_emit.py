@@ -65,7 +65,7 @@ def run_triton(emitted, x, params, saves, bits):
 def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp_path):
     for dtype in ("float16", "float32"):  # bfloat16 differs in numbers only, and is rounded wrongly by the interpreter
         if method == "invact-precision-bit" and FUNCTIONS[name].branches == 1:
-            with pytest.raises(InputError, match="must have a side to store"):
+            with pytest.raises(InputError, match="must have two branches to tell apart"):
                 emit(request(name, method, dtype), "triton")
             return
         asked = request(name, method, dtype)

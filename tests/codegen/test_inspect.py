@@ -170,7 +170,7 @@ def test_the_interpreter_is_refused(monkeypatch):
         (("gelu", "invact", 2, "float32", "sm_90"), r"bits must be 1 for gelu in float32 with method='invact', got 2"),
         (
             ("relu", "invact-precision-bit", 0, "bfloat16", "sm_90"),
-            r"must have a side to store, got relu, whose output alone tells f'; use method='invact'",
+            r"must have two branches to tell apart, got relu, whose output alone tells f'; use method='invact'",
         ),
     ],
 )

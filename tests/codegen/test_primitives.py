@@ -118,7 +118,7 @@ def test_torch_primitive(name, tmp_path):
         for part in NAMES[name].split(".")[1:]:
             function = getattr(function, part)
         y = function(x)
-    if name == "tanhshrink":  # emitted for PyTorch as it is defined; forward of the twin is the stock function
+    if name == "tanhshrink":  # emitted for PyTorch as it is defined; forward of the reference is the stock function
         keep = x.abs() >= 1
         y = torch.where(keep, y, torch.nan_to_num(x.double() - torch.tanh(x.double())).float())
         y = torch.where(x.abs() < 1e-2, (x.double() ** 3 / 3 - 2 * x.double() ** 5 / 15).float(), y)

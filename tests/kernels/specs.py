@@ -1,7 +1,7 @@
 """Kernels by name, also those refused to users, such as few bits for a function with unbounded f'."""
 
 from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec, registered
+from kernels.methods.method import KernelSpec, register_kernel
 from kernels.methods.registry import ELEMENTWISE, make
 from kernels.methods.sign_bit import SignBit
 
@@ -9,5 +9,5 @@ from kernels.methods.sign_bit import SignBit
 def spec(function: str, method: str, bits: int = 0) -> KernelSpec:
     """The kernel of a function by a method; bits: 0 except for fewbit."""
     kernel = KernelSpec(FUNCTIONS[function], make(method, {**ELEMENTWISE, SignBit.name: SignBit}, bits=bits or None))
-    registered(kernel)
+    register_kernel(kernel)
     return kernel

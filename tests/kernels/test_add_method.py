@@ -1,4 +1,4 @@
-"""The method defined by the code of docs/add_method.md does all that the page says."""
+"""The methods defined by the code of docs/add_method.md do all that the page says."""
 
 import re
 from collections.abc import Iterator
@@ -10,25 +10,26 @@ from torch import Tensor, nn
 
 from codegen.standalone import Request, emit
 from codegen.subject import of_catalogue
+from fitting.errors import InputError
 from kernels import convert, functional, saved_bytes
 from kernels.engine import launch, reference
 from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import Method
 from kernels.methods.registry import ELEMENTWISE, make
 from tests.codegen.run import module
 from tests.kernels.specs import spec
 
-NAME = "forward-ad-bfloat16"
+NAME, PACKED = "forward-ad-bfloat16", "sign-only"
 PAGE = Path(__file__).parents[2] / "docs" / "add_method.md"
 
 
-@pytest.fixture(scope="module")
-def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Method]]:
-    code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert code is not None
-    module(code[1], tmp_path_factory.mktemp("page"))
-    yield ELEMENTWISE[NAME]
-    del ELEMENTWISE[NAME]
+@pytest.fixture(scope="module", autouse=True)
+def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for example in examples:
+        module(example, tmp_path_factory.mktemp("page"))
+    yield
+    for name in (NAME, PACKED):
+        del ELEMENTWISE[name]
 
 
 def gradient(x: Tensor, method: str) -> Tensor:
@@ -36,7 +37,7 @@ def gradient(x: Tensor, method: str) -> Tensor:
     return gradient
 
 
-def test_it_saves_half_and_rounds_to_eight_bits(added: type[Method]) -> None:
+def test_it_saves_half_and_rounds_to_eight_bits() -> None:
     x = torch.randn(1003, requires_grad=True)
     kept = {name: saved_bytes(lambda x, name=name: functional.gelu(x, method=name), x) for name in ("forward-ad", NAME)}
     assert [kept[name].total for name in ("forward-ad", NAME)] == [4 * 1003, 2 * 1003]
@@ -45,7 +46,7 @@ def test_it_saves_half_and_rounds_to_eight_bits(added: type[Method]) -> None:
     assert ((gradient(x, NAME) - exact).abs() <= 2.0**-8 * exact.abs()).all()  # half a unit in the last of 8 bits
 
 
-def test_the_triton_kernels_do_as_the_reference(added: type[Method], device: str) -> None:
+def test_the_triton_kernels_do_as_the_reference(device: str) -> None:
     kernel, x = spec("silu", NAME), torch.randn(1003, device=device)
     _, saved = launch.forward(kernel, x, ())
     _, kept = reference.forward(kernel, x, ())
@@ -57,7 +58,7 @@ def test_the_triton_kernels_do_as_the_reference(added: type[Method], device: str
     )
 
 
-def test_models_are_converted_and_modules_emitted(added: type[Method], tmp_path: Path) -> None:
+def test_models_are_converted_and_modules_emitted(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
     report = convert(model, NAME, inputs=torch.randn(16, 4))
     assert [(site.now, site.after) for site in report.converted] == [(NAME, 2 * 16 * 8)]
@@ -67,7 +68,20 @@ def test_models_are_converted_and_modules_emitted(added: type[Method], tmp_path:
     assert torch.equal(y, functional.gelu(x))
 
 
-def test_kernels_move_what_they_say(added: type[Method]) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_table_packs_one_bit(device: str, dtype: torch.dtype) -> None:
+    x = torch.randn(1003, dtype=dtype, requires_grad=True)
+    assert saved_bytes(lambda x: functional.gelu(x, method=PACKED), x).total == 126
+    step = (x > 0).to(dtype)
+    assert torch.equal(gradient(x, PACKED), step)
+    kernel, grad = spec("gelu", PACKED), torch.ones_like(x, device=device)
+    y, saved = launch.forward(kernel, x.detach().to(device), ())
+    assert torch.equal(launch.backward(kernel, grad, y, saved, ()).cpu(), step)
+    with pytest.raises(InputError, match="must have emitted code for a module that stands alone, got sign-only"):
+        emit(Request(of_catalogue("gelu"), make(PACKED, ELEMENTWISE), "float32", ("python",)), "torch")
+
+
+def test_kernels_move_what_they_say() -> None:
     kernel = spec("gelu", NAME)
     assert kernel.function is FUNCTIONS["gelu"]
     assert [kernel.moved_bytes(direction, "float32") for direction in ("forward", "backward")] == [10, 10]

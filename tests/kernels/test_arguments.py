@@ -188,7 +188,7 @@ def test_bits_are_whole_numbers_from_1_to_8(bits):
             lambda: kernels.ELU(alpha=2, method="fewbit"),
             "for the default parameters of elu, got alpha=2; make one",
         ),
-        (lambda: kernels.Tanh(method="invact-precision-bit"), "must have a side to store, got tanh"),
+        (lambda: kernels.Tanh(method="invact-precision-bit"), "must have two branches to tell apart, got tanh"),
         (lambda: kernels.Softplus(threshold=5), "threshold must be at least 20"),
         (lambda: kernels.GELU("fewbit"), "approximate must be 'none' or 'tanh', got 'fewbit'"),
         (lambda: kernels.Softplus(beta=0), "beta must not be 0"),

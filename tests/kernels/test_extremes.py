@@ -1,6 +1,6 @@
 """Extreme inputs: infinities, NaN, zeros of both signs, the largest and subnormal numbers.
 
-For each function, method and dtype, in the plain-PyTorch twin and in Triton: forward is stock's value, or the limit
+For each function, method and dtype, in the reference and in Triton: forward is stock's value, or the limit
 where stock gives NaN; so is the gradient, up to the method's error.
 """
 
@@ -97,7 +97,7 @@ def check(engine: object, name: str, method: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "method"), CASES)
-def test_the_twin(name: str, method: str, dtype: str) -> None:
+def test_the_reference(name: str, method: str, dtype: str) -> None:
     check(reference, name, method, dtype)
 
 
@@ -109,7 +109,7 @@ def test_triton(name: str, method: str, dtype: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "method"), CASES)
-def test_nan_in_the_twin(name: str, method: str, dtype: str) -> None:
+def test_nan_in_the_reference(name: str, method: str, dtype: str) -> None:
     check_nan(reference, name, method, dtype)
 
 

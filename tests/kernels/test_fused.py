@@ -1,4 +1,4 @@
-"""Gated activations and the sign bit, through Triton and through the twin."""
+"""Gated activations and the sign bit, through Triton and through the reference."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_the_sign_tells_the_side_at_every_input(name, dtype, device):
 
 @pytest.mark.parametrize("dtype", [*DTYPES.values(), torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", SIGNED)
-def test_the_precision_bit_tells_the_side_in_the_twin(name, dtype):
+def test_the_precision_bit_tells_the_branch_in_the_reference(name, dtype):
     x = torch.linspace(-9, 9, 2001, dtype=dtype)
     kernel = spec(name, "invact-precision-bit")
     y, saved = reference.forward(kernel, x, ())

@@ -100,10 +100,10 @@ def test_polynomials_are_those_of_horner(dtype, coefficients, points) -> None:
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
 def test_all_numbers_stand_where_they_are_looked_for(dtype) -> None:
-    every = host.every(dtype)
-    shuffled = every[torch.randperm(host.EVERY, generator=torch.Generator().manual_seed(0))]
-    assert torch.equal(every.index_select(0, host.place(shuffled)).view(torch.int16), shuffled.view(torch.int16))
-    assert len(every.view(torch.int16).unique()) == host.EVERY
+    every = host.all_values(dtype)
+    shuffled = every[torch.randperm(host.COUNT_16_BIT, generator=torch.Generator().manual_seed(0))]
+    assert torch.equal(every.index_select(0, host.index_of(shuffled)).view(torch.int16), shuffled.view(torch.int16))
+    assert len(every.view(torch.int16).unique()) == host.COUNT_16_BIT
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -152,7 +152,7 @@ def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, 
 @pytest.mark.parametrize("name", ["gelu", "silu", "hardswish"])
 def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch) -> None:
     """Of all numbers of the dtype, against the same in float32, as on a device without tables."""
-    kernel, x = spec(name, method), host.every(dtype)
+    kernel, x = spec(name, method), host.all_values(dtype)
     y, saved = reference.forward(kernel, x, ())
     dx = reference.backward(kernel, torch.ones_like(x), None, saved, ())
     monkeypatch.setattr(reference, "on_host", lambda _: False)
@@ -168,7 +168,7 @@ def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_every_16_bit_code_is_that_of_its_interval(bits, dtype) -> None:
     """And so is its level in backward, for a count that fills no whole byte."""
-    kernel, x = spec("gelu", "fewbit", bits), host.every(dtype)[:-3]
+    kernel, x = spec("gelu", "fewbit", bits), host.all_values(dtype)[:-3]
     _, saved = reference.forward(kernel, x, ())
     table = table_of(kernel)
     interval = np.searchsorted(table.borders, x.double().numpy(), side="left")

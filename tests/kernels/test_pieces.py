@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kernels.engine import pieces, reference_codes
 
-# run, wide, tokens, outer: whole groups, a shorter last one, features, images, channels, all elements in one group.
+# group_size, features, tokens, outer: whole groups, a shorter last one, features, images, channels, one group.
 PLACES = (
     (64, 1, 6400, 1), (64, 1, 6437, 1), (7, 12, 700, 1), (33, 5, 67, 20), (49, 1, 49, 130), (40, 3, 40, 50),
     (5000, 1, 5000, 1),
@@ -14,12 +14,12 @@ PLACES = (
 
 
 def made(x: Tensor, place: tuple[int, int, int], noise: Tensor) -> list[Tensor]:
-    least, step = reference_codes.ends(x, *place, 4)
-    planes = reference_codes.encode(x, least, 1 / step, torch.zeros_like(step), noise, *place, 4)
+    minimum, scale = reference_codes.ends(x, *place, 4)
+    planes = reference_codes.encode(x, minimum, 1 / scale, torch.zeros_like(scale), noise, *place, 4)
     y, signs = reference_codes.rectify(x, 0.1)
     gain, bias, others = torch.linspace(-1, 2, 5), torch.linspace(3, 1, 12), (signs, 0.1, True, len(x), x.dtype)
-    values = reference_codes.decode(planes, step, least, *place, gain, bias, 3, *others)
-    return [least, step, planes, y, signs, values, reference_codes.rectify_backward(x, signs, 0.1)]
+    values = reference_codes.decode(planes, scale, minimum, *place, gain, bias, 3, *others)
+    return [minimum, scale, planes, y, signs, values, reference_codes.rectify_backward(x, signs, 0.1)]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)

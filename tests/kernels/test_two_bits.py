@@ -1,4 +1,4 @@
-"""invact with two bits beside the output: what is stored, kernels against the twin, layouts, refusals, models."""
+"""invact with two bits beside the output: what is stored, kernels against the reference, layouts, refusals, models."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_who_takes_two_bits():
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW)
-def test_the_twin_is_within_the_stored_error(name, dtype):
+def test_the_reference_is_within_the_stored_error(name, dtype):
     """At every input the bits are those of f(x) in float64, unless float32 cannot determine them."""
     x, f, df = truth(name, NARROW[dtype])
     y, dx = gradient(name, x, bits=2)
@@ -72,13 +72,13 @@ def test_the_twin_is_within_the_stored_error(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_the_twin_decodes_what_the_kernel_stored(dtype, device):
+def test_the_reference_decodes_what_the_kernel_stored(dtype, device):
     """SiLU, whose formulas float32 computes to 2**-19: sums and products fused or not, then one rounding to 16 bits."""
     kernel, x = spec("silu", "invact", 2), all_inputs(NARROW[dtype]).to(device)
     y, saved = launch.forward(kernel, x, ())
     grad, number = torch.ones_like(x), ~torch.isnan(y)
-    dx, twin = (run(kernel, grad, y, saved, ()).double() for run in (launch.backward, reference.backward))
-    assert ((dx - twin).abs() <= torch.finfo(x.dtype).eps * twin.abs() + 2.0**-19)[number].all()
+    dx, expected = (run(kernel, grad, y, saved, ()).double() for run in (launch.backward, reference.backward))
+    assert ((dx - expected).abs() <= torch.finfo(x.dtype).eps * expected.abs() + 2.0**-19)[number].all()
 
 
 @pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
@@ -197,7 +197,7 @@ def test_compiled_is_as_eager(autocast, afresh):
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW)
-def test_the_twin_that_stands_alone(name, dtype, tmp_path):
+def test_the_torch_module_that_stands_alone(name, dtype, tmp_path):
     text = emit(Request(of_catalogue(name), method("invact", 2), dtype, ("python",)), "torch")
     alone = module(text, tmp_path)
     x = all_inputs(NARROW[dtype])

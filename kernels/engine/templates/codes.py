@@ -5,12 +5,12 @@ ROWS of them a program, offsets of 64 bits, float32 until the store. They run wi
 that each operation rounds as it does in the reference.
 
 The reference says which entry of a vector belongs to element i. PLACES says where the entries of a row's elements are,
-so that integers are divided once a row if possible. With entry (i // run) % length:
+so that integers are divided once a row if possible. With entry (i // group_size) % length:
 
     one     the vector has one entry
-    row     run is a multiple of 8: a row has one entry
-    two     run is not below 8: a row has one entry or two in a row
-    eight   run is 1 and 8 divides the length: a row has eight in a row
+    row     group_size is a multiple of 8: a row has one entry
+    two     group_size is not below 8: a row has one entry or two in a row
+    eight   group_size is 1 and 8 divides the length: a row has eight in a row
     each    else
 
 and where groups have elements of one feature:
@@ -27,21 +27,21 @@ from kernels.engine.templates.planes import load_planes, store_planes
 
 @triton.jit
 def group_range_kernel(
-    x_ptr, minimum_ptr, step_ptr, run, wide, tokens, groups, n,
+    x_ptr, minimum_ptr, scale_ptr, group_size, features, tokens, groups, n,
     BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The minimum of each group of `run` tokens and the step of its codes; GROUPS a program, WIDTH tokens at a time."""
+    """The minimum and scale of each group of `group_size` tokens; GROUPS a program, WIDTH tokens at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    line = index // wide  # of all features
-    lines = (tokens - 1) // run + 1
-    past = line % lines * run  # tokens before the group's
-    origin = (line // lines * tokens + past) * wide + index % wide
+    line = index // features  # of all features
+    lines = (tokens - 1) // group_size + 1
+    past = line % lines * group_size  # tokens before the group's
+    origin = (line // lines * tokens + past) * features + index % features
     low = tl.full([GROUPS, WIDTH], 0x7FFFFFFF, dtype=tl.int32)
     high = tl.full([GROUPS, WIDTH], -0x80000000, dtype=tl.int32)
-    for start in range(0, run, WIDTH):
+    for start in range(0, group_size, WIDTH):
         place = start + tl.arange(0, WIDTH)[None, :]
-        at = origin[:, None] + place * wide
-        inside = (place < run) & (past[:, None] + place < tokens) & (at < n)
+        at = origin[:, None] + place * features
+        inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
         key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
         low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))
@@ -51,14 +51,14 @@ def group_range_kernel(
     lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
     highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
     minimum = -upper(-lowest)
-    step = upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
+    scale = upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
     tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
-    tl.store(step_ptr + index, step.to(tl.bfloat16), mask=index < groups)
+    tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
 
 
 @triton.jit
 def encode_kernel(
-    x_ptr, center_ptr, scale_ptr, offset_ptr, noise_ptr, planes_ptr, run, wide, tokens, length, n,
+    x_ptr, center_ptr, inverse_scale_ptr, offset_ptr, noise_ptr, planes_ptr, group_size, features, tokens, length, n,
     PLACES: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Bit planes of the codes of n elements. NOISE: "none", "one" for all or "each" its own."""
@@ -67,25 +67,25 @@ def encode_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    place = x - entries(center_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
-    place = place * entries(scale_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
+    place = x - entries(center_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
+    place = place * entries(inverse_scale_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
     if NOISE == "one":
         place += tl.load(noise_ptr).to(tl.float32)
     if NOISE == "each":
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    code = tl.floor(place) + entries(offset_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
+    code = tl.floor(place) + entries(offset_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, maximum is the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
 
 
 @triton.jit
 def decode_kernel(
-    planes_ptr, step_ptr, base_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
-    slope, run, wide, tokens, groups, inner, gains, biases, n,
+    planes_ptr, scale_ptr, minimum_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
+    slope, group_size, features, tokens, groups, inner, gains, biases, n,
     PLACES: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
     CLAMP: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
+    """(code * scale + minimum) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
 
     SLOPED: the slope is not 0. CLAMP: values with the wrong sign become 0 first.
     """
@@ -93,8 +93,8 @@ def decode_kernel(
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     value = load_planes(planes_ptr, row, k, n, BITS).to(tl.float32)
-    value = value * entries(step_ptr, row, k, run, wide, tokens, groups, PLACES, WIDE)
-    value = value + entries(base_ptr, row, k, run, wide, tokens, groups, PLACES, WIDE)
+    value = value * entries(scale_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
+    value = value + entries(minimum_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
     if GAIN != "none":
         value = value * entries(gain_ptr, row, k, inner, 1, inner, gains, GAIN, WIDE)
     if BIAS != "none":
@@ -141,7 +141,7 @@ def rectify_backward_kernel(
 
 
 @triton.jit
-def entries(vector_ptr, row, k, run, wide, tokens, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
+def entries(vector_ptr, row, k, group_size, features, tokens, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
     """The entries of a vector for the rows' elements, [ROWS, 8]; rows past the end have arbitrary entries.
 
     WIDE: elements are counted in 64 bits, which are divided slowly.
@@ -152,30 +152,31 @@ def entries(vector_ptr, row, k, run, wide, tokens, length, PLACES: tl.constexpr,
     if PLACES == "one":
         values = tl.load(vector_ptr)
     elif PLACES == "row":
-        values = tl.load(vector_ptr + first // run % length)
+        values = tl.load(vector_ptr + first // group_size % length)
     elif PLACES == "two":
-        whole = first // run
+        whole = first // group_size
         current = whole % length
         following = tl.where(current + 1 == length, 0, current + 1)
-        in_the_next = first - whole * run + k >= run
+        in_the_next = first - whole * group_size + k >= group_size
         values = tl.where(in_the_next, tl.load(vector_ptr + following), tl.load(vector_ptr + current))
     elif PLACES == "eight":
         values = tl.load(vector_ptr + (first % length + k))
     elif PLACES == "wide":
-        values = tl.load(vector_ptr + (of_group(first, run, wide, tokens) % length + k))
+        values = tl.load(vector_ptr + (of_group(first, group_size, features, tokens) % length + k))
     elif PLACES == "any":
-        values = tl.load(vector_ptr + of_group(first + k, run, wide, tokens) % length)
+        values = tl.load(vector_ptr + of_group(first + k, group_size, features, tokens) % length)
     else:
-        values = tl.load(vector_ptr + (first + k) // run % length)
+        values = tl.load(vector_ptr + (first + k) // group_size % length)
     return values.to(tl.float32)
 
 
 @triton.jit
-def of_group(i, run, wide, tokens):
+def of_group(i, group_size, features, tokens):
     """The group of element i."""
-    token = i // wide
+    token = i // features
     outer = token // tokens
-    return (outer * ((tokens - 1) // run + 1) + (token - outer * tokens) // run) * wide + (i - token * wide)
+    group = outer * ((tokens - 1) // group_size + 1) + (token - outer * tokens) // group_size
+    return group * features + (i - token * features)
 
 
 @triton.jit

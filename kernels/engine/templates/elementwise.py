@@ -7,7 +7,7 @@ FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated
     output          y alone: f' is DECODE(y)
     branch_bit      y, and packed the branch of x, ENCODE(x, k), one bit: f' is DECODE(y, bit)
     branch_and_rounding   y, and packed the branch and whether y was rounded away from zero: f' is DECODE(z, bit), where
-                    z is y moved back or on by a quarter of its spacing
+                    z = y ± a quarter of its spacing, see `finer`
     codes           packed codes, ENCODE(x, k), of BITS bits: f' is DECODE(code)
     table_codes     packed codes by a table in memory: borders, codes, levels
     marked_output   y, whose lowest bit is 1 on the left branch: f' is DECODE(y, bit)
@@ -161,7 +161,7 @@ def fused_forward_kernel(
 def fused_backward_kernel(
     grad_ptrs, derivative_ptrs, dx_ptr, n, COUNT: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """dx = the sum of COUNT products grad * slope, for n elements."""
+    """dx = the sum of COUNT products grad * derivative, for n elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
     inside = at < n
@@ -200,8 +200,8 @@ def minus_where_less(value, other):
 
 @triton.jit
 def finer(y, away):
-    """y of 16 bits in float32, a quarter of its spacing taken off where it was rounded away from zero, else added: the
-    middle of what it was rounded from."""
+    """The midpoint of the numbers that are rounded to y, of 16 bits, from one side: y in float32 with a quarter of its
+    spacing taken off where it was rounded away from zero, else added."""
     share: tl.constexpr = 2.0**-9 if y.dtype == tl.bfloat16 else 2.0**-12
     y = y.to(tl.float32)
     power = (bits_of(y) & -0x800000).to(tl.float32, bitcast=True)  # sign and exponent

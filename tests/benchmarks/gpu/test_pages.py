@@ -78,7 +78,7 @@ def group(name: str, failures: int) -> Row:
 def test_what_is_said_of_outputs_comes_from_the_groups_of_tests(results):
     timed = Row("gelu", "invact", "both", {"n": 8}, "bfloat16", "s", **summary([1.0]), **GPU)
     rows.save([timed], "kernels-time")  # as STEPS=speed leaves it
-    compared = "before a time was taken, each kernel was compared with its twin.\n- On other GPUs: nothing.\n"
+    compared = "before a time was taken, each kernel was compared with its reference.\n- On other GPUs: nothing.\n"
     assert notes.accuracy() == f"- On nvidia-h200: the kernels' tests were not run; {compared}"
     rows.save([group(name, 0) for name in GROUPS], steps.TESTS)
     passed = "all tests of the kernels pass, at all 16-bit inputs among them"

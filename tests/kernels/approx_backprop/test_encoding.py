@@ -19,7 +19,7 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
             made = encode(x, Compressed(bits=bits), MemoryLayout.of_rows(x[:, None]))
             assert made[1].minimum is not None
             assert made[1].scale is not None
-            steps = made[1].scale.double().repeat_interleave(made[0].layout.run)[:n]
+            steps = made[1].scale.double().repeat_interleave(made[0].layout.group_size)[:n]
             # Half a step; in float64 the computed place adds no rounding to float32.
             assert ((restored(*made).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
 

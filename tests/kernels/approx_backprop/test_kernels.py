@@ -52,19 +52,19 @@ def to(device: str, *tensors: Tensor | None) -> Iterator[Tensor | None]:
 
 
 def check_ends(
-    x: Tensor, run: int, bits: int, device: str, wide: int = 1, tokens: int | None = None
+    x: Tensor, group_size: int, bits: int, device: str, features: int = 1, tokens: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    place = run, wide, max(len(x), 1) if tokens is None else tokens
+    place = group_size, features, max(len(x), 1) if tokens is None else tokens
     made = tuple(tensor.cpu() for tensor in launch.ends(x.to(device), *place, bits))
     assert all(map(same, made, reference.ends(x, *place, bits)))
     return made
 
 
-def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
+def groups_of(count: int, group_size: int, features: int, tokens: int) -> Tensor:
     """The group of each element by explicit counting: outer, then runs of tokens, then features."""
     place = torch.arange(count)
-    outer, token, feature = place // (tokens * wide), place // wide % tokens, place % wide
-    return (outer * math.ceil(tokens / run) + token // run) * wide + feature
+    outer, token, feature = place // (tokens * features), place // features % tokens, place % features
+    return (outer * math.ceil(tokens / group_size) + token // group_size) * features + feature
 
 
 @pytest.mark.slow
@@ -73,16 +73,16 @@ def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
 @example(0, (2, 67, 8), 64, 4, False)
 @several
 def test_ends(device, seed, shape, run, bits, hostile):
-    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
-    count = outer * tokens * wide
+    generator, (outer, tokens, features) = torch.Generator().manual_seed(seed), shape
+    count = outer * tokens * features
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
-    least, step = check_ends(x, run, bits, device, wide, tokens)
+    minimum, scale = check_ends(x, run, bits, device, features, tokens)
     if not hostile:
-        each = groups_of(count, run, wide, tokens)
-        assert (least.double()[each] <= x.double()).all()
-        top = least.double() + ((1 << bits) - 1) * step.double()
+        each = groups_of(count, run, features, tokens)
+        assert (minimum.double()[each] <= x.double()).all()
+        top = minimum.double() + ((1 << bits) - 1) * scale.double()
         # The division by 2**bits - 1 may have rounded down to a number of bfloat16.
-        assert (top[each] >= x.double() - 2.0**-23 * (top - least)[each].abs()).all()
+        assert (top[each] >= x.double() - 2.0**-23 * (top - minimum)[each].abs()).all()
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -90,9 +90,9 @@ def test_ends(device, seed, shape, run, bits, hostile):
 def test_ends_of_hostile_groups(device, dtype, value):
     x = torch.linspace(-2, 2, 33).to(dtype)
     x[[5, 32]] = torch.tensor(value).to(dtype)
-    least, step = check_ends(x, 8, 2, device)
+    minimum, scale = check_ends(x, 8, 2, device)
     if math.isnan(value):
-        assert least.isnan().tolist() == step.isnan().tolist() == [True, False, False, False, True]
+        assert minimum.isnan().tolist() == scale.isnan().tolist() == [True, False, False, False, True]
 
 
 def test_nan_of_any_bits_is_seen(device):
@@ -115,8 +115,8 @@ def test_ends_of_a_group_over_several_tiles(device):
 def test_ends_are_rounded_outward(device, count):
     x = torch.full((count,), 1 + 2.0**-20)
     x[1:] = -x[1:]
-    least, _ = check_ends(x, 1, 8, device)
-    assert least.tolist() == [1.0, *[-1 - 2.0**-7] * 8][:count]
+    minimum, _ = check_ends(x, 1, 8, device)
+    assert minimum.tolist() == [1.0, *[-1 - 2.0**-7] * 8][:count]
 
 
 def codes(planes: Tensor, count: int, bits: int) -> Tensor:
@@ -136,13 +136,13 @@ def codes(planes: Tensor, count: int, bits: int) -> Tensor:
 def test_encode(device, seed, count, inner, length, bits, hostile, kind):
     generator = torch.Generator().manual_seed(seed)
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
-    center, scale = (numbers(length, generator, VECTORS[seed % 4], hostile) for _ in range(2))
+    center, inverse_scale = (numbers(length, generator, VECTORS[seed % 4], hostile) for _ in range(2))
     # Scales that are not integers, too; and some vectors with a single entry for all.
     offset = torch.randint(-20, 300, (length,), generator=generator) / 2
-    scale, offset = scale[: 1 if seed % 5 == 0 else None], offset[: 1 if seed % 7 == 0 else None]
+    inverse_scale, offset = inverse_scale[: 1 if seed % 5 == 0 else None], offset[: 1 if seed % 7 == 0 else None]
     noise = {"none": None, "one": torch.rand(1, generator=generator)}.get(kind, torch.rand(count, generator=generator))
-    made = launch.encode(*to(device, x, center, scale, offset, noise), inner, 1, inner, bits)
-    expected = reference.encode(x, center, scale, offset, noise, inner, 1, inner, bits)
+    made = launch.encode(*to(device, x, center, inverse_scale, offset, noise), inner, 1, inner, bits)
+    expected = reference.encode(x, center, inverse_scale, offset, noise, inner, 1, inner, bits)
     assert torch.equal(codes(made, count, bits), codes(expected, count, bits))
 
 
@@ -173,16 +173,16 @@ def test_decode(device, drawn, places, kinds, signed):
     dtype = DTYPES[seed % 3]
     planes = pack(torch.randint(1 << bits, (count,), generator=generator, dtype=torch.uint8), bits)
     groups = 1 if seed % 5 == 0 else max(1, -(-count // run))
-    step, base = (numbers(groups, generator, VECTORS[seed % 4], hostile) for _ in range(2))
+    scale, minimum = (numbers(groups, generator, VECTORS[seed % 4], hostile) for _ in range(2))
     sizes = {"none": None, "one": 1, "own": channels}
     gain, bias = (
         None if sizes[kind] is None else numbers(sizes[kind], generator, VECTORS[seed % 4], hostile) for kind in kinds
     )
     signs = pack(torch.randint(2, (count,), generator=generator, dtype=torch.uint8), 1) if with_signs else None
     others, place = (slope, seed % 2 == 0, count, dtype), (run, 1, run)
-    device_vectors = list(to(device, planes, step, base, gain, bias, signs))
+    device_vectors = list(to(device, planes, scale, minimum, gain, bias, signs))
     made = launch.decode(*device_vectors[:3], *place, *device_vectors[3:5], inner, device_vectors[5], *others)
-    expected = reference.decode(planes, step, base, *place, gain, bias, inner, signs, *others)
+    expected = reference.decode(planes, scale, minimum, *place, gain, bias, inner, signs, *others)
     # The same operations in float32, each rounded, and one rounding to the dtype: nothing may differ.
     assert same(made.cpu(), expected)
 
@@ -195,20 +195,26 @@ def test_decode(device, drawn, places, kinds, signed):
 @several
 def test_groups_of_features(device, seed, shape, run, bits, hostile):
     """Codes and decoded values of groups along tokens; the reference follows the definition of a group."""
-    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
-    count, place = outer * tokens * wide, (run, wide, tokens)
+    generator, (outer, tokens, features) = torch.Generator().manual_seed(seed), shape
+    count, place = outer * tokens * features, (run, features, tokens)
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
     each = groups_of(count, *place)
-    least, step = reference.ends(x, *place, bits)
-    scale, offset, half = torch.where(step > 0, 1 / step.float(), 0), torch.zeros_like(least), torch.full((1,), 0.5)
-    made = launch.encode(*to(device, x, least, scale, offset, half), *place, bits)
-    expected = (((x.float() - least.float()[each]) * scale[each]) + 0.5).floor().nan_to_num(0).clamp(0, 2**bits - 1)
+    minimum, scale = reference.ends(x, *place, bits)
+    inverse_scale, offset, half = (
+        torch.where(scale > 0, 1 / scale.float(), 0),
+        torch.zeros_like(minimum),
+        torch.full((1,), 0.5),
+    )
+    made = launch.encode(*to(device, x, minimum, inverse_scale, offset, half), *place, bits)
+    expected = (
+        (((x.float() - minimum.float()[each]) * inverse_scale[each]) + 0.5).floor().nan_to_num(0).clamp(0, 2**bits - 1)
+    )
     assert torch.equal(codes(made, count, bits).float(), expected)
-    planes = reference.encode(x, least, scale, offset, half, *place, bits)
+    planes = reference.encode(x, minimum, inverse_scale, offset, half, *place, bits)
     rest = None, None, 1, None, 0.0, True, count, torch.float32
-    values = reference.decode(planes, step, least, *place, *rest)
-    assert same(values, expected * step.float()[each] + least.float()[each])
-    assert same(launch.decode(*to(device, planes, step, least), *place, *rest).cpu(), values)
+    values = reference.decode(planes, scale, minimum, *place, *rest)
+    assert same(values, expected * scale.float()[each] + minimum.float()[each])
+    assert same(launch.decode(*to(device, planes, scale, minimum), *place, *rest).cpu(), values)
 
 
 @given(seeds, counts, st.booleans(), st.sampled_from((0, 0.01, 0.3, -0.5, 1.0)))
@@ -257,8 +263,8 @@ def test_offsets_of_64_bits(device, monkeypatch):
             for inner in (1, 3, 8, 12)
         ]
         for place in ((10, 4, 25), (10, 10, 50)):
-            least, step = launch.ends(x, *place, 4)
-            planes.append(launch.encode(x, least, step, step, None, *place, 4))
+            minimum, scale = launch.ends(x, *place, 4)
+            planes.append(launch.encode(x, minimum, scale, scale, None, *place, 4))
         return [*(codes(plane, 500, 4) for plane in planes), *others]
 
     narrow = run()

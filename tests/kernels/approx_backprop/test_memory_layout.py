@@ -86,8 +86,12 @@ SHAPES = {
 def groups(layout: MemoryLayout) -> Tensor:
     """The group of each element, by the definition."""
     i = torch.arange(prod(layout.shape))
-    outer, token, feature = i // (layout.tokens * layout.wide), i // layout.wide % layout.tokens, i % layout.wide
-    return (outer * ceil(layout.tokens / layout.run) + token // layout.run) * layout.wide + feature
+    outer, token, feature = (
+        i // (layout.tokens * layout.features),
+        i // layout.features % layout.tokens,
+        i % layout.features,
+    )
+    return (outer * ceil(layout.tokens / layout.group_size) + token // layout.group_size) * layout.features + feature
 
 
 def features(layout: MemoryLayout, rows: bool) -> Tensor:
@@ -105,7 +109,7 @@ def test_no_group_has_two_features(name: str) -> None:
     layout, rows = SHAPES[name](), "row" in name or name == "one feature"
     assert not mixes(groups(layout), features(layout, rows))
     sizes = torch.bincount(groups(layout))
-    assert 1 <= sizes.min() <= sizes.max() == layout.run <= 64
+    assert 1 <= sizes.min() <= sizes.max() == layout.group_size <= 64
     assert layout.bytes_of(5) == 5 * ceil(sizes.sum() / 8) + 4 * len(sizes)
     # A feature's tokens form as few groups as possible, of similar size.
     assert len(sizes) == len(groups(layout)) // layout.tokens * ceil(layout.tokens / 64)

@@ -1,0 +1,45 @@
+"""The base class of methods whose codes come from a table, in the package or in a user's file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from coefficients import CoefficientError
+from kernels.errors import KernelError
+from kernels.methods.function_info import FunctionInfo
+from kernels.methods.method import Method
+from kernels.methods.table import own_document
+
+
+@dataclass(frozen=True)
+class FromTable(Method):
+    """A code of x; `table` has what codes stand for."""
+
+    options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
+    default_parameters_only: ClassVar[bool] = True
+    values: ClassVar[str]  # what codes stand for, under "solution" of the file
+    too_few: ClassVar[str]  # the message for a file with one value; {path}
+
+    bits: int | None = None
+    coefficients: str = ""
+
+    def bound_to_file(self, function: FunctionInfo, parameters: Mapping[str, float]) -> Self:
+        """The method with the bits of the user's file, and path#digest; the table is read now, and cached.
+
+        Raises
+        ------
+        KernelError
+            For a file that cannot be read or is not of the function, and for other bits than the file's.
+        """
+        document = own_document(self.coefficients, self.fit, function, parameters)
+        if len(document["solution"][self.values]) < 2:
+            raise KernelError(self.too_few.format(path=self.coefficients))
+        stored = document["options"]["bits"]
+        if self.bits not in (None, stored):
+            raise KernelError(f"bits must be those of the file, {stored}, got {self.bits}; leave them out")
+        bound = replace(self, bits=stored, coefficients=f"{self.coefficients}#{document['sha256'][:16]}")
+        try:
+            bound.table(function)
+        except CoefficientError as error:
+            raise KernelError(f"coefficients must be of {function.name}: {error}") from None
+        return bound
