@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import Expr, Symbol
+from sympy import Abs, Expr, Function, Symbol, sign
 from sympy.printing.str import StrPrinter
 
 from fitting.activations.grammar import parse_formula
@@ -40,6 +40,18 @@ class Form:
     def constants(self) -> tuple[Symbol, ...]:
         """The symbols of the constants."""
         return tuple(constant(i) for i in range(len(self.values)))
+
+
+class _RealAbs(Function):
+    """|u| of a real u. Sympy's own derivative of Abs has atan2 where it does not see that u is real, as of roots."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return sign(self.args[0])
+
+
+def derivative_by(expression: Expr, symbol: Symbol) -> Expr:
+    """The derivative of an expression whose parts are all real."""
+    return expression.replace(Abs, _RealAbs).diff(symbol).replace(_RealAbs, Abs)
 
 
 def evaluate(form: Form, y: Array, s: Array) -> Array:

@@ -93,7 +93,12 @@ def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count:
     assert np.all(np.diff(samples) >= 0)
 
 
-@given(st.lists(st.floats(width=16), max_size=50), st.lists(st.floats(width=16), max_size=50))
+numbers_16_bit = st.lists(
+    st.integers(0, 2**16 - 1).map(lambda bits: float(np.uint16(bits).view(np.float16))), max_size=50
+)
+
+
+@given(numbers_16_bit, numbers_16_bit)
 def test_histograms_add_up(some: list[float], others: list[float]) -> None:
     together = counted(*some, *others)
     assert torch.equal((counted(*some) + counted(*others)).counts, together.counts)

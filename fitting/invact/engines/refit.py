@@ -11,7 +11,7 @@ from sympy import Expr
 
 from fitting.activations.tape import Array, Tape
 from fitting.invact.engines.problem import HUGE, Squares, Target
-from fitting.invact.formula import Form
+from fitting.invact.formula import Form, derivative_by
 from fitting.invact.variable import S, Y
 
 ROUNDS = 25  # of the minimax polish, which converges quadratically and seldom needs all
@@ -34,7 +34,10 @@ class FormModel:
     def __init__(self, form: Form, target: Target) -> None:
         self.target = target
         self._variables = (Y, S, *form.constants)
-        self._tapes = [self._tape(form.expression), *(self._tape(form.expression.diff(c)) for c in form.constants)]
+        self._tapes = [
+            self._tape(form.expression),
+            *(self._tape(derivative_by(form.expression, c)) for c in form.constants),
+        ]
 
     def _tape(self, expression: Expr) -> Tape:
         return Tape(expression, *self._variables)
