@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,8 +35,10 @@ from benchmarks.options import runs as runs_of
 from benchmarks.pages import place, read, spread, table
 from benchmarks.rows import RESULTS, Row, described_rows, record, summary
 from kernels import KernelError, convert
+from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 from kernels.memory.saved import size
+from kernels.memory.storages import tensors
 from kernels.planning.batches import call_of
 from kernels.planning.fronts import Front, front_of
 from kernels.planning.make import kind_of, plan_of
@@ -68,9 +69,14 @@ def task_of(name: str) -> Task:
     return kind_of(False)(model, call_of(kwargs or args), stand_in=stand_in)
 
 
-def steps(name: str, plan: Plan, front: Front, lower: Plan | None, seconds: float) -> list[Row]:
+def _base(task: Task, name: str, mode: str) -> dict[str, Any]:
+    first = next(iter(tensors(task.call)))
+    dtype = dtype_name(next(task.model.parameters()).dtype)
+    return {"what": name, "mode": mode, "size": {"batch": first.shape[0], "length": first.shape[-1]}, "dtype": dtype}
+
+
+def steps(base: dict[str, Any], plan: Plan, front: Front, lower: Plan | None, seconds: float) -> list[Row]:
     """Rows of bytes and errors."""
-    base = {"what": name, "mode": STEP, "size": {}, "dtype": "", **origin(CPU)}
     values: dict[tuple[str, str], float] = {
         (BUDGET, PEAK): (plan.stock.peak or 0) // SHARE,
         (UNIFORM, BITS): plan.uniform,
@@ -85,16 +91,16 @@ def steps(name: str, plan: Plan, front: Front, lower: Plan | None, seconds: floa
         values[LOWER, PEAK], values[LOWER, ERROR] = lower.planned.peak or 0, lower.errors.measured
         values[LOWER, AGAIN] = len(lower.recomputed)
     return [
-        Row(implementation=way, unit=unit, **base, **summary([float(value)])) for (way, unit), value in values.items()
+        Row(implementation=way, unit=unit, **base, **origin(CPU), **summary([float(value)]))
+        for (way, unit), value in values.items()
     ]
 
 
-def times(name: str, plan: Plan, runs: int) -> list[Row]:
+def times(base: dict[str, Any], plan: Plan, runs: int) -> list[Row]:
     """Rows of seconds, of models that run for real, each with weights of its own."""
-    base = {"what": name, "mode": TIME, "size": {}, "dtype": "", **origin(CPU)}
-    calls = {way: _step(name, way, plan) for way in (STOCK, CHECKPOINT, PLAN)}
+    calls = {way: _step(base["what"], way, plan) for way in (STOCK, CHECKPOINT, PLAN)}
     taken = {way: seconds for way, (seconds, _) in rounds(clock_of(CPU), calls, runs).items()}
-    return ratio_rows(base, taken, STOCK)
+    return ratio_rows({**base, **origin(CPU)}, taken, STOCK)
 
 
 def _step(name: str, way: str, plan: Plan) -> Callable[[], object]:
@@ -112,8 +118,8 @@ def _checkpoint(model: nn.Module) -> None:
         vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def measured(models: Sequence[str], runs: int, picture: Path | None, count: int) -> Iterator[list[Row]]:
-    """The rows of each model; the front of DRAWN is drawn into a file, if one is given."""
+def measured(models: Sequence[str], runs: int, count: int, fronts: dict[str, Front]) -> Iterator[list[Row]]:
+    """The rows of each model; its front is put into `fronts`."""
     for name in models:
         begun = time.perf_counter()
         task = task_of(name)
@@ -123,12 +129,10 @@ def measured(models: Sequence[str], runs: int, picture: Path | None, count: int)
         if name == DRAWN:
             checkpointed = next(point for point in front.named if point.name == CHECKPOINT)
             lower = plan_of(task, int(BELOW * (checkpointed.bytes.peak or 0)))
-            if picture is not None:
-                picture.parent.mkdir(parents=True, exist_ok=True)
-                front.plot(picture)
-        yield steps(name, plan, front, lower, seconds)
+        fronts[name] = front
+        yield steps(_base(task, name, STEP), plan, front, lower, seconds)
         if name in TIMED:
-            yield times(name, plan, runs)
+            yield times(_base(task, name, TIME), plan, runs)
 
 
 def described(rows: Sequence[Row]) -> str:
@@ -146,20 +150,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = names("models", options.models, tuple(NAMED))
     runs = runs_of(options.runs, 1 if options.quick else parsers.BUDGET_RUNS)
     out = output(options.out)
-    folder = RESULTS / origin(CPU)["device"]
-    picture = None if out or options.quick else folder / PICTURE
+    fronts: dict[str, Front] = {}
     with torch_threads(1):
-        rows = described_rows(measured(models, runs, picture, QUICK_COUNT if options.quick else COUNT), described)
+        rows = described_rows(measured(models, runs, QUICK_COUNT if options.quick else COUNT, fronts), described)
         record([(PROG, rows)], out, options.quick, partial=options.models is not None)
+    if DRAWN in fronts and not (out or options.quick):
+        fronts[DRAWN].plot(RESULTS / origin(CPU)["device"] / PICTURE)
     return command.GOOD
 
 
 def section() -> str:
-    """A table of the models, and the picture of one front, for README."""
+    """A table of the models, and the picture of one front, for README: of the first device that has rows of all."""
     for device, rows in read(PROG).items():
+        if {row["what"] for row in rows} < set(NAMED):
+            continue
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
-        head = ["", "peak of a step", "budget", "error", "the same bits everywhere", "products", "time"]
-        head += ["checkpoint: peak", "products", "time"]
+        head = [
+            "",
+            "peak of a step",
+            "budget",
+            "plan: error",
+            "the same bits everywhere",
+            "plan: products",
+            "plan: time",
+        ]
+        head += ["checkpoint: peak", "checkpoint: products", "checkpoint: time"]
         picture = f"benchmarks/results/{device}/{PICTURE}"
         return "\n".join(
             [
@@ -187,14 +202,16 @@ def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> lis
     peaks = [size(int(value(way, PEAK))) for way in (STOCK, BUDGET, CHECKPOINT)]
     work = [f"{value(way, WORK):.2f}" for way in (PLAN, CHECKPOINT)]
     plan = [f"{100 * value(PLAN, ERROR):.2g} %", uniform, work[0], ratios[0]]
-    return [NAMED[name], *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
+    row = row_of[name, STOCK, PEAK]
+    title = f"{NAMED[name]}, {row['size']['batch']} × {row['size']['length']}, {row['dtype']}"
+    return [title, *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
 
 
 def _lower(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:
     peak, error, again = (row_of[DRAWN, LOWER, unit]["median"] for unit in (PEAK, ERROR, AGAIN))
     return (
-        f"With less than that, a plan computes blocks again, too, from inputs in few bits: {NAMED[DRAWN]} in"
-        f" {size(int(peak))}, with an error of {100 * error:.2g} %, computes {again:.0f} blocks again."
+        f"With less than checkpoints need, a plan computes blocks again, too, from inputs in few bits: {NAMED[DRAWN]}"
+        f" in {size(int(peak))}, with an error of {100 * error:.2g} %, computes {again:.0f} blocks again."
     )
 
 
@@ -205,7 +222,7 @@ def _note(rows: list[dict[str, Any]]) -> str:
         "Bytes over what is there before the step, as a CPU runs the models. Error: of the gradient, measured on a"
         f" narrow copy with random weights. Products of matrices and attention, and time: × the model as it is; time on"
         f" {place(timed)}. A plan took {seconds:.0f} s at most."
-        " Checkpointing of each block is exact, and computes the block twice."
+        " Checkpointing of each block is exact, and computes most of the block twice."
     )
 
 

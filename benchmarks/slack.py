@@ -69,15 +69,15 @@ Two directions of one kernel are never averaged: each must be bound by memory it
 
 ## Kernels whose arithmetic takes the time
 
-Forward or backward, with the share of the slower of the two. All that is not named here is bound by memory both ways.
+Forward or backward, with the larger share of the two. All that is not named here is bound by memory both ways.
 Tables of 5 to 8 bits are searched in the same way for every function; GELU and SiLU stand for all.
-The instructions of every kernel are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl`.
+The instructions of all these kernels are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl`.
 
 {tables}"""
 
 
 def tasks() -> list[Task]:
-    """All kernels there are, but few of those that search a table in memory: they do the same for every function."""
+    """All kernels, but of tables in memory only those of IN_MEMORY: their search is the same for every function."""
     made = []
     for function in names():
         for name in METHODS:

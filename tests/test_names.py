@@ -22,6 +22,10 @@ def vague_names(modules: list[Module]) -> list[str]:
             match node:
                 case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
                     names.append((node.lineno, name))
+                case ast.Attribute(attr=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                    names.append((node.lineno, name))
+                case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                    names.append((node.lineno, name))
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     names.append((node.lineno, name))
         vague = ((line, name) for line, name in names if name.strip("_").lower() in VAGUE)
@@ -35,7 +39,16 @@ def test_names_say_what_they_stand_for():
 
 @pytest.mark.parametrize(
     "source",
-    ["one = 1", "for _one in xs: pass", "def f(how): pass", "def found(): pass", "import a as them", "(there := 1)"],
+    [
+        "one = 1",
+        "for _one in xs: pass",
+        "def f(how): pass",
+        "def found(): pass",
+        "import a as them",
+        "(there := 1)",
+        "self.found = 1",
+        "match x:\n    case one: pass",
+    ],
 )
 def test_a_vague_name_is_seen(source):
     assert len(vague_names([module_of("kernels.a", source)])) == 1

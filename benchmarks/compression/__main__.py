@@ -43,6 +43,7 @@ from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.compression.meter import measured
 from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
 from benchmarks.compression.ways import COMPILED, EAGER, is_compiled, prepared, settings_of
+from benchmarks.gpu.ways import broken
 from benchmarks.kernels.cases import DTYPES
 from benchmarks.options import can_compile, names, output, torch_threads
 from benchmarks.options import device as device_of
@@ -77,9 +78,7 @@ class Bench:
         try:
             return measure(name, dtype, way)
         except Exception as error:  # an error in one way must not stop the others
-            what = f"{name}, {dtype}, {way}"
-            command.say(PROG, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
-            self.failed.append(what)
+            self.failed.append(broken(PROG, f"{name}, {dtype}, {way}", error))
             return None
 
     @cache  # noqa: B019 - there is only one Bench

@@ -4,9 +4,10 @@ A part is a command of its own that takes less than ten minutes. Its seconds are
 starting Python, compiling, and moving bytes; nobody has measured them.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import parsers
@@ -14,8 +15,8 @@ from coefficients import functions
 
 STEPS = parsers.GPU_STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
+MOST_SHARDS = 12
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
-SHARDS = 12  # processes that share a group of tests, at most
 APPROXIMATE, COMPRESSED, CODED = "approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"
 NESTED = "nested forward AD"
 
@@ -55,6 +56,11 @@ class Part:
     def command(self) -> list[str]:
         """What to run, but for where rows go."""
         return [sys.executable, "-m", *self.words]
+
+
+def shards() -> int:
+    """How many processes share a group of tests."""
+    return max(1, min(MOST_SHARDS, (os.cpu_count() or 2) - 2))
 
 
 def _seconds(graphs: int = 0, kernels: int = 0, moved: float = 0, besides: float = 0) -> int:
@@ -115,7 +121,7 @@ GROUPS = {
 def _tests(dry: bool) -> Iterable[Part]:
     for name, group in GROUPS.items():
         words = ("benchmarks.gpu.tests", name, *["--dry"] * dry)
-        seconds = _seconds(kernels=group.kernels // SHARDS, besides=group.besides)
+        seconds = _seconds(kernels=group.kernels // shards(), besides=group.besides)
         yield Part("tests", name, words, seconds)
 
 
@@ -127,6 +133,10 @@ CODES = (
     Rest("device", "every_tensor", COMPRESSED),
     Rest("device", "coded_partition", CODED),
 )
+OF_STACKS = (
+    *(replace(rest, leaves_out="convert 4 bits") for rest in CODES[:2]),
+    *CODES[2:],
+)  # the same, by its name there
 SIZES = (16, 22, 28)  # exponents of 2
 
 
@@ -153,7 +163,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         if not dry or dtype == "float32":
             yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
     seconds = _seconds(STACKED_GRAPHS, besides=20)
-    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", CODES[-2:])
+    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", OF_STACKS)
 
 
 def _stacks(what: str, dry: bool) -> tuple[str, ...]:
@@ -184,7 +194,7 @@ def _memory(dry: bool) -> Iterable[Part]:
     # Inductor's cache on disk has the graphs of the times.
     yield Part("memory", "rivals", words, _seconds(besides=10), "rivals-memory", EXHAUSTIVE)
     seconds = _seconds(besides=20)
-    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", CODES[-2:])
+    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", OF_STACKS)
 
 
 def _training(dry: bool) -> Iterable[Part]:

@@ -9,14 +9,14 @@ from coefficients import command
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))
 
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.gpu import running
-from benchmarks.gpu.steps import GROUPS, SHARDS, Group
+from benchmarks.gpu.steps import GROUPS, Group
+from benchmarks.gpu.steps import shards as most_shards
 
 PROG = "gpu.tests"
 TIMEOUT = 580
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_tests(__doc__, arguments)
     group, out = GROUPS[options.group], options.out
-    shards = 1 if options.dry else max(1, min(SHARDS, (os.cpu_count() or 2) - 2))
+    shards = 1 if options.dry else most_shards()
     logs = [out.with_suffix(f".{shard}.txt") for shard in range(shards)]
 
     def run(shard: int) -> int:

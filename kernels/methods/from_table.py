@@ -13,7 +13,7 @@ from kernels.methods.table import own_document
 
 @dataclass(frozen=True)
 class FromTable(Method):
-    """A code of x; `table` has what codes stand for."""
+    """A code of x, whose `table`, which each of them gives, has what codes stand for."""
 
     options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
     default_parameters_only: ClassVar[bool] = True

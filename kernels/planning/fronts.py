@@ -188,11 +188,10 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
     step, blocks = task.step(()), task.blocks
     errors = task.errors((), step) if step.sites else {}
-    named = [Point("stock", task.stock, 0.0, task.work(task.operations.get(())))]
+    named = [Point("stock", task.stock, 0.0, task.work_without_codes(()))]
     if blocks:
         task.progress("a step with all blocks computed again")
-        bytes = task.bytes(blocks)
-        named.append(Point("checkpoint", bytes, 0.0, task.work(task.operations[tuple(blocks)])))
+        named.append(Point("checkpoint", task.bytes(blocks), 0.0, task.work_without_codes(blocks)))
     work = task.work(step.operations)
     named += [_point(step, errors, everywhere(step, bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
     if plan is not None and plan.needed:

@@ -101,7 +101,9 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     name, stock, rounding = type(task.model).__name__, task.stock, task.rounding
     limit = limits(budget, stock.kept)
     if limit.include(stock.kept, stock.peak):
-        return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0, "", task.compiled)
+        return Plan(
+            name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0, "", task.compiled, 1.0
+        )
     best = _search(task, limit, max_gradient_error)
     uniform = widest(best.step, limit)
     plan_error, uniform_error = task.checked(best.blocks, [best.solution.bits, uniform])

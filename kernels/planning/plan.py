@@ -96,7 +96,7 @@ class Plan:
         Whether it is for `torch.compile`, by `compression.options(plan=...)`.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
-        computed again add to them. None: not known, as of a compiled model.
+        computed again add to them. None: not known, as of a compiled model, or there are none.
     """
 
     model: str

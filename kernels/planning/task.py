@@ -36,8 +36,7 @@ def _silent(doing: str) -> None:
 class Task:
     """A model in training, and what its errors are measured on, as for `make_plan`.
 
-    Steps and errors are measured once and cached. `operations` has, by the blocks that are computed again, the
-    floating-point operations of products in the steps without codes.
+    Steps and errors are measured once and cached.
     """
 
     model: nn.Module
@@ -51,7 +50,7 @@ class Task:
     progress: Callable[[str], object] = _silent
     compiled: ClassVar[bool] = False  # whether plans are for torch.compile
     gradients: ClassVar[type[Gradients]] = Gradients
-    operations: dict[tuple[str, ...], int] = field(default_factory=dict, repr=False)
+    _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[str, ...], SiteErrors] = field(default_factory=dict, repr=False)
 
@@ -81,16 +80,26 @@ class Task:
 
     def bytes(self, blocks: Blocks) -> Bytes:
         """Bytes of a step without codes."""
-        living = Living()
-        with recomputing(self.model, blocks):
-            run_step(living, self.model, *self.call, **self._step_options)
-            self.operations[tuple(blocks)] = living.operations
-            return Bytes(trial(self.model, *self.call, training=self.training).total, living.peak)
+        return self._without_codes(blocks)[0]
+
+    def work_without_codes(self, blocks: Blocks) -> float | None:
+        """Operations of products in a step without codes, × those of the unchanged model; None if there are none."""
+        return self.work(self._without_codes(blocks)[1])
 
     def work(self, operations: int | None) -> float | None:
         """Operations of a step, × those of the unchanged model; None if not known."""
-        stock = self.stock and self.operations.get(())
+        _, stock = self._without_codes(())
         return operations / stock if operations and stock else None
+
+    def _without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
+        """Bytes of a step without codes, and floating-point operations of its products."""
+        if tuple(blocks) not in self._whole:
+            living = Living()
+            with recomputing(self.model, blocks):
+                run_step(living, self.model, *self.call, **self._step_options)
+                kept = trial(self.model, *self.call, training=self.training).total
+            self._whole[tuple(blocks)] = Bytes(kept, living.peak), living.operations
+        return self._whole[tuple(blocks)]
 
     @property
     def _step_options(self) -> dict[str, Any]:

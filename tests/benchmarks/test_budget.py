@@ -22,14 +22,19 @@ def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_pa
     assert value[budget.PLAN, peak] <= value[budget.BUDGET, peak] == value[budget.STOCK, peak] // budget.SHARE
     assert 0 < value[budget.PLAN, error] <= value[budget.UNIFORM, error]
     assert value[budget.CHECKPOINT, error] == 0
+    assert value[budget.STOCK, budget.WORK] == 1
+    assert value[budget.PLAN, budget.WORK] < value[budget.CHECKPOINT, budget.WORK] < 4 / 3
+    assert value[budget.CHECKPOINT, budget.KEPT] < value[budget.PLAN, budget.KEPT] < value[budget.STOCK, budget.KEPT]
     assert {row["unit"] for row in rows if row["mode"] == budget.TIME} == {"s", "ratio of times"}
     assert "vit: times checkpoint / stock" in capsys.readouterr().out
     lower = ((budget.PEAK, 2**30), (budget.ERROR, 0.05), (budget.AGAIN, 3))
     rows += [{**rows[0], "implementation": budget.LOWER, "unit": unit, "median": median} for unit, median in lower]
+    monkeypatch.setattr(budget, "read", lambda name: {"a-cpu": rows})
+    assert budget.section() == "No rows yet.\n"
     every = [{**row, "what": name} for row in rows for name in budget.NAMED]
     monkeypatch.setattr(budget, "read", lambda name: {"a-cpu": every})
     text = budget.section()
-    assert "| Llama 2 (7B) |" in text
+    assert "| Llama 2 (7B), 1 × 224, float32 |" in text
     assert "Llama 2 (7B) in 1.0 GiB, with an error of 5 %, computes 3 blocks again" in text
     assert "benchmarks/results/a-cpu/budget-front.svg" in text
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import kernels
 from kernels import compression, convert
@@ -144,10 +145,12 @@ def test_coded_partitions_replay_as_graphs_of_cuda() -> None:
     plain = [gradients(torch.compile(model, options=options), x) for x in inputs]
     torch._dynamo.reset()
     run = torch.compile(model, options={**options, "triton.cudagraphs": True})
+    counters.clear()
     for _ in range(3):  # the first runs warm up and record
         for x, expected in zip(inputs, plain, strict=True):
             torch.compiler.cudagraph_mark_step_begin()
             assert graphs.error(gradients(run, x), expected) < 1e-4
+    assert not counters["inductor"]["cudagraph_skips"]  # else Inductor ran without graphs, in silence
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
@@ -194,7 +197,7 @@ def test_every_tensor_is_decoded_where_it_is_used(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_every_tensor_in_few_bits_trains(bits: int) -> None:
-    """As in float32 on the same device: forward exactly, the gradient of the weights blurred."""
+    """As in float32 on the same device: forward exactly, an approximate gradient."""
     x, exact, model = torch.randn(2, 64, 64, device=PLACE), blocks(), blocks()
     convert(model, method="compress", bits=bits, inputs=x)
     torch.testing.assert_close(model(x), exact(x))

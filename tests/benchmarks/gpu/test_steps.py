@@ -49,7 +49,9 @@ def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
     )
 
 
-def test_all_is_expected_to_end_in_25_minutes_and_each_step_in_ten() -> None:
+def test_all_is_expected_to_end_in_25_minutes_and_each_step_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the cores that come with a GPU."""
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
     assert sum(part.seconds for part in parts(STEPS, False)) <= 25 * 60
     for step in STEPS:
         assert sum(part.seconds for part in parts([step], False)) < gpu.MOST, step
@@ -84,7 +86,7 @@ FAILED = {
         ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
          {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
         ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]",
-         set(), {"approx-backprop 4 bits"}),
+         set(), {"approx-backprop 4 bits", "convert 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_every_tensor_in_few_bits_trains", set(), {"compress 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_coded_partitions_have_the_right_places",
          set(), {"coded 4 bits"}),

@@ -19,13 +19,13 @@ class Keeping(Net):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Tensor] = []
-        self.found: dict[str, Tensor] = {}
+        self.results: dict[str, Tensor] = {}
         self.count = torch.zeros(1)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = super().forward(x)
         self.log.append(y.detach())
-        self.found["y"] = y
+        self.results["y"] = y
         self.count += 1
         return y
 
@@ -34,7 +34,7 @@ def test_what_forward_leaves_in_lists_and_dictionaries_goes_with_the_copy() -> N
     net = Keeping()
     report = convert(net, inputs=x())
     assert len(report.converted) == 1
-    assert (net.log, net.found, float(net.count)) == ([], {}, 0.0)
+    assert (net.log, net.results, float(net.count)) == ([], {}, 0.0)
 
 
 def test_caches_outside_of_a_model_are_freed_of_fakes() -> None:
