@@ -65,25 +65,25 @@ print(json.dumps(kernels))
 """
 # A kernel, its constants, and its arguments that are multiples of 16, for which Triton compiles another variant.
 VARIANTS = [
-    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
-    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
-    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
+    ("group_range", {"features": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "group_size", "tokens"]),
+    ("group_range", {"features": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "group_size", "tokens"]),
+    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "group_size", "tokens", "features"]),
     ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
-    ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
+    ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "group_size"]),
     ("encode", {"PLACES": "two", "NOISE": "none", "BITS": 8}, ["n"]),
     ("encode", {"PLACES": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
     ("encode", {"PLACES": "each", "NOISE": "one", "BITS": 4}, ["n"]),
-    ("encode", {"PLACES": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "wide", "NOISE": "one", "BITS": 4}, ["n", "group_size", "tokens", "features"]),
     ("encode", {"PLACES": "any", "NOISE": "one", "BITS": 8}, ["n"]),
     (
         "decode",
         {"PLACES": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
-        ["n", "run"],
+        ["n", "group_size"],
     ),
     (
         "decode",
         {"PLACES": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
-        ["n", "run", "inner"],
+        ["n", "group_size", "inner"],
     ),
     (
         "decode",
@@ -93,7 +93,7 @@ VARIANTS = [
     (
         "decode",
         {"PLACES": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
-        ["n", "run", "tokens", "wide"],
+        ["n", "group_size", "tokens", "features"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
 ]
