@@ -1,5 +1,6 @@
 """The best partition against every partition, against exact arithmetic, and against the dense programme."""
 
+import gc
 import itertools
 import math
 import sys
@@ -242,6 +243,7 @@ def test_of_equally_good_cuts_the_left() -> None:
 def at_most(extra: int) -> Iterator[None]:
     """Let the process take `extra` bytes more of address space."""
     resource = pytest.importorskip("resource")
+    gc.collect()  # memory that earlier tests left in cycles would be freed below, and make room
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + extra, hard))
