@@ -20,14 +20,12 @@ if __name__ == "__main__":  # before the imports, which take most of the time
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
 
+from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.gpu.ways import blocks, loss
 from benchmarks.options import names, output, torch_threads
@@ -57,6 +55,10 @@ NAMED = {"bert": "BERT", "vit": "ViT", "llama": "Llama 2 (7B)"}
 TIMED = ("bert", "vit")
 DRAWN, PICTURE = "llama", "budget-front.svg"
 COUNT, QUICK_COUNT = 12, 3  # of points of the front
+HEAD = (
+    *("", "peak of a step", "budget", "plan: error", "the same bits everywhere", "plan: products", "plan: time"),
+    *("checkpoint: peak", "checkpoint: products", "checkpoint: time"),
+)
 
 
 def task_of(name: str) -> Task:
@@ -109,13 +111,8 @@ def _step(name: str, way: str, plan: Plan) -> Callable[[], object]:
     if way == PLAN:
         convert(model, plan=plan)
     elif way == CHECKPOINT:
-        _checkpoint(model)
+        checkpoint_each(blocks(model))
     return lambda: loss(model(*args, **kwargs)).backward()
-
-
-def _checkpoint(model: nn.Module) -> None:
-    for block in blocks(model):
-        vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def measured(models: Sequence[str], runs: int, count: int, fronts: dict[str, Front]) -> Iterator[list[Row]]:
@@ -165,31 +162,9 @@ def section() -> str:
         if {row["what"] for row in rows} < set(NAMED):
             continue
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
-        head = [
-            "",
-            "peak of a step",
-            "budget",
-            "plan: error",
-            "the same bits everywhere",
-            "plan: products",
-            "plan: time",
-        ]
-        head += ["checkpoint: peak", "checkpoint: products", "checkpoint: time"]
-        picture = f"benchmarks/results/{device}/{PICTURE}"
-        return "\n".join(
-            [
-                *table(head, (_cells(name, row_of) for name in NAMED)),
-                *(
-                    "",
-                    _note(rows),
-                    "",
-                    _lower(row_of),
-                    "",
-                    f"![{NAMED[DRAWN]}: bytes at the peak against the error]({picture})",
-                    "",
-                ),
-            ]
-        )
+        picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](benchmarks/results/{device}/{PICTURE})"
+        cells = (_cells(name, row_of) for name in NAMED)
+        return "\n".join([*table(HEAD, cells), "", _note(rows), "", _lower(row_of), "", picture, ""])
     return "No rows yet.\n"
 
 

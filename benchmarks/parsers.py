@@ -53,7 +53,7 @@ GPU_STEPS = ("tests", "speed", "memory", "training")
 GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
 GPU_TINY = ("bert", "llama", "vit", "resnet50")
 GPU_MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
-GPU_MEMORY_WAYS = (*("stock", "auto", "fewbit-3", "approx-backprop 4 bits", "compress 4 bits", "nested forward AD"),)
+GPU_MEMORY_WAYS = ("stock", "auto", "fewbit-3", "approx-backprop 4 bits", "compress 4 bits", "nested forward AD")
 GPU_TRAINED = ("llama", "bert", "vit", "resnet50")
 GPU_TRAINING_WAYS = (
     *("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3"),

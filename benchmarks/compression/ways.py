@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
-from torch.utils.checkpoint import checkpoint
 
+from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
 from kernels import compression, convert
@@ -50,8 +49,7 @@ def is_compiled(way: str) -> bool:
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):
-        for block in net.blocks:
-            vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
+        checkpoint_each(net.blocks)
     if way in CONVERTED:
         convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
     if way in COMPRESSED:

@@ -58,7 +58,7 @@ class Part:
         return [sys.executable, "-m", *self.words]
 
 
-def shards() -> int:
+def shard_count() -> int:
     """How many processes share a group of tests."""
     return max(1, min(MOST_SHARDS, (os.cpu_count() or 2) - 2))
 
@@ -121,7 +121,7 @@ GROUPS = {
 def _tests(dry: bool) -> Iterable[Part]:
     for name, group in GROUPS.items():
         words = ("benchmarks.gpu.tests", name, *["--dry"] * dry)
-        seconds = _seconds(kernels=group.kernels // shards(), besides=group.besides)
+        seconds = _seconds(kernels=group.kernels // shard_count(), besides=group.besides)
         yield Part("tests", name, words, seconds)
 
 

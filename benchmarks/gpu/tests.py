@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.gpu import running
-from benchmarks.gpu.steps import GROUPS, Group
-from benchmarks.gpu.steps import shards as most_shards
+from benchmarks.gpu.steps import GROUPS, Group, shard_count
 
 PROG = "gpu.tests"
 TIMEOUT = 580
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_tests(__doc__, arguments)
     group, out = GROUPS[options.group], options.out
-    shards = 1 if options.dry else most_shards()
+    shards = 1 if options.dry else shard_count()
     logs = [out.with_suffix(f".{shard}.txt") for shard in range(shards)]
 
     def run(shard: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from benchmarks.baselines.checkpointed import checkpoint_each
 from coefficients import command
 from kernels import compression, convert
 from kernels.forward_ad import unwrap, wrap
@@ -75,10 +75,10 @@ def prepare(model: nn.Module, way: str, args: tuple[Any, ...], kwargs: dict[str,
     repeated = list(blocks(model)) if way != STOCK else []
     dynamic = None if alike(model) else False  # compiled for one batch, and if another comes, for any
     options = compression.options(bits=CODED[way]) if way in CODED else None  # one, or no block would share its code
-    for block in repeated:
-        if way == CHECKPOINT:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        else:
+    if way == CHECKPOINT:
+        checkpoint_each(repeated)
+    else:
+        for block in repeated:
             block.compile(dynamic=dynamic, options=options)
     if way != STOCK and not repeated:
         return None

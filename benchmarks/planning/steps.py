@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.clock import clock_of, rounds
 from benchmarks.compression import ways
 from benchmarks.compression.meter import measured
@@ -59,15 +59,11 @@ def checkpointed(module: nn.Module, call: Call) -> tuple[int, int]:
     """Bytes kept for backward and at the peak with each block checkpointed, measured on a copy."""
     living, kept = Living(), list[int]()
 
-    run_step(
-        living, module, *call, prepare=_checkpoint, between=lambda results: kept.append(living.now_without(results))
-    )
+    def prepare(copied: nn.Module) -> None:
+        checkpoint_each(blocks(copied))
+
+    run_step(living, module, *call, prepare=prepare, between=lambda results: kept.append(living.now_without(results)))
     return kept[0], living.peak
-
-
-def _checkpoint(module: nn.Module) -> None:
-    for block in blocks(module):
-        vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def _inputs(call: Call) -> Any:

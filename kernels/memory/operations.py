@@ -3,6 +3,7 @@
 They are those that `torch.utils.flop_counter` knows, and fused attention.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,9 +35,5 @@ def operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 def _scores(query: Tensor, key: Tensor, value: Tensor) -> int:
     """Operations of one product, of scores and values or the like; grouped keys serve several heads."""
-    *lead, queries, width = query.shape
-    count: int = 1
-    for size in lead:
-        count *= size
-    count *= queries * key.shape[-2] * (width + value.shape[-1])
+    count: int = math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
     return count
