@@ -10,12 +10,21 @@ from kernels.errors import KernelError, shown
 from kernels.memory.step import Loss
 from kernels.methods.auto import Auto
 from kernels.planning.budget import check
+from kernels.planning.goals import Goal
 from kernels.planning.make import make_plan
 from kernels.planning.plan import Plan
 
 
 def check_arguments(
-    budget: Any, loss: Any, targets: Any, bound: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
+    budget: Any,
+    loss: Any,
+    targets: Any,
+    bound: Any,
+    goal: Any,
+    plan: Any,
+    inputs: Any,
+    method: Any,
+    others: Mapping[str, Any],
 ) -> None:
     """Raise KernelError for arguments of `convert` that exclude each other; `others` go with methods only."""
     if budget is not None and plan is not None:
@@ -24,8 +33,9 @@ def check_arguments(
         raise KernelError(f"loss must be a function of the model's output, and go with budget, got {shown(loss)}")
     if targets is not None and loss is None:
         raise KernelError("targets must go with loss, which is given them after the output, got no loss")
-    if bound is not None and budget is None:
-        raise KernelError(f"max_gradient_error must go with budget, got {shown(bound)}")
+    for name, value in (("max_gradient_error", bound), ("goal", goal)):
+        if value is not None and budget is None:
+            raise KernelError(f"{name} must go with budget, got {shown(value)}")
     if budget is None and plan is None:
         return
     option = "plan" if budget is None else "budget"
@@ -51,6 +61,7 @@ def plan_for(
     plan: Plan | str | PathLike[str] | None,
     rounding: str | None,
     max_gradient_error: float | None,
+    goal: Goal | None,
 ) -> Plan | None:
     """The plan to convert by; None without a budget or plan. Raises KernelError as `make_plan` and `Plan.load` do."""
     if budget is not None:
@@ -61,6 +72,7 @@ def plan_for(
             loss=loss,
             targets=targets,
             max_gradient_error=max_gradient_error,
+            goal=goal or "error",
             rounding=rounding or "nearest",
         )
     if plan is None:

@@ -28,6 +28,7 @@ from kernels.methods.compressed import Compressed
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
+from kernels.planning.goals import Goal
 from kernels.planning.plan import Plan
 from kernels.planning.task import not_compiled
 from kernels.stock import SAVES_OUTPUT
@@ -54,6 +55,7 @@ def convert(
     loss: Loss | None = None,
     targets: Any = None,
     max_gradient_error: float | None = None,
+    goal: Goal | None = None,
     plan: Plan | str | PathLike[str] | None = None,
 ) -> Report:
     """Make a model's activations save less for backward, in place; `report.revert()` undoes it. See docs/convert.md.
@@ -84,7 +86,7 @@ def convert(
         auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact.
     accounting
         As for `saved_bytes`.
-    budget, loss, targets, max_gradient_error
+    budget, loss, targets, max_gradient_error, goal
         Instead of a method: as of `kernels.planning.make_plan`, by whose plan each saved tensor gets its own bits.
     plan
         Instead of a method: a plan that was made before, or the file that it was saved to.
@@ -101,17 +103,17 @@ def convert(
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
-    if any(given is not None for given in (budget, loss, targets, max_gradient_error, plan)):
+    if any(given is not None for given in (budget, loss, targets, max_gradient_error, goal, plan)):
         not_compiled(model)
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
         parts = {"include": include, "exclude": exclude, "accounting": None if accounting == "as-run" else accounting}
-        check_arguments(budget, loss, targets, max_gradient_error, plan, inputs, method, {**of_methods, **parts})
+        check_arguments(budget, loss, targets, max_gradient_error, goal, plan, inputs, method, {**of_methods, **parts})
         method = EveryTensor.name
     asked = validated_method(model, method, inputs, accounting, **bound, **options)
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
-        plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error)
+        plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error, goal)
         return convert_modules(model, asked, patterns(include), patterns(exclude), run, plan)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))

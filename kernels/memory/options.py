@@ -14,6 +14,7 @@ from kernels.methods.method import Method
 from kernels.methods.registry import of_models
 from kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
 from kernels.planning.budget import check as check_budget
+from kernels.planning.goals import GOALS
 
 PROG = "python -m kernels.memory"
 FORMATS = ("table", "json")
@@ -23,10 +24,43 @@ MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 def parser() -> command.Parser:
     """The command's parser."""
     parser = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
+    _add_model(parser)
+    _add_methods(parser)
+    _add_planning(parser)
+    parser.add_argument(
+        "--accounting",
+        metavar="A",
+        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda; with --budget: as-run)",
+    )
+    parser.add_argument(
+        "--peak", action="store_true", help="count the most bytes that are alive in forward and backward, too"
+    )
+    parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
+    parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw who keeps what in the model as it is; with --budget bytes against error"
+    )
+    return parser
+
+
+def _add_model(parser: command.Parser) -> None:
     known = ", ".join(MODELS)
     parser.add_argument(
         "--model", metavar="NAME", required=True, help=f"one of {known}; or module:function that gives model and inputs"
     )
+    parser.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
+    parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
+    parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
+    parser.add_argument(
+        "--attention",
+        metavar="A",
+        default="sdpa",
+        help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
+    )
+    parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
+
+
+def _add_methods(parser: command.Parser) -> None:
     parser.add_argument(
         "--method",
         metavar="M",
@@ -47,40 +81,27 @@ def parser() -> command.Parser:
         metavar="E",
         help="of auto: bound on the error of f' (default: invact's)",
     )
-    parser.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
-    parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
-    parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
-    parser.add_argument(
-        "--attention",
-        metavar="A",
-        default="sdpa",
-        help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
-    )
-    parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
-    parser.add_argument(
-        "--accounting",
-        metavar="A",
-        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda; with --budget: as-run)",
-    )
-    parser.add_argument(
-        "--peak", action="store_true", help="count the most bytes that are alive in forward and backward, too"
-    )
+
+
+def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--budget",
         metavar="SIZE",
         help="in place of methods, plan the bits of each saved tensor: bytes at the peak of a step, as 24GiB, or a"
         " share of what is kept now, as 0.2",
     )
+    parser.add_argument(
+        "--goal",
+        metavar="G",
+        help="with --budget, error: the least; time: as few elements in codes as it allows (default: error)",
+    )
+    parser.add_argument(
+        "--timed", action="store_true", help="with --budget and a model of your own: measure the time of a step, too"
+    )
     parser.add_argument("--compiled", action="store_true", help="with --budget, a share: plan for torch.compile")
     parser.add_argument(
         "--save", metavar="FILE", help="write the plan, for convert(model, plan=FILE) or compression.options(plan=FILE)"
     )
-    parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
-    parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw who keeps what in the model as it is; with --budget bytes against error"
-    )
-    return parser
 
 
 def check(options: argparse.Namespace) -> None:
@@ -95,11 +116,11 @@ def check(options: argparse.Namespace) -> None:
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
     number("max-derivative-error", options.max_derivative_error)
-    if options.save is not None and options.budget is None:
-        raise KernelError(f"save must go with --budget, whose plan it writes, got {options.save!r}")
-    if options.compiled and options.budget is None:
-        raise KernelError("compiled must go with --budget, whose plan it is of, got no budget")
-    if options.budget is not None:
+    if options.budget is None:
+        for name in ("save", "compiled", "goal", "timed"):
+            if getattr(options, name):
+                raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
+    else:
         _check_planned(options)
         return
     methods = asked(options)
@@ -113,6 +134,10 @@ def check(options: argparse.Namespace) -> None:
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
     check_budget(options.budget)
+    if options.goal not in (None, *GOALS):
+        raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {options.goal!r}")
+    if options.timed and (options.compiled or options.model in MODELS):
+        raise KernelError("timed must go with a model of your own that runs in eager mode, as module:function")
     for name in ("method", "bits", "scheme", "max_derivative_error"):
         value = getattr(options, name)
         if value is not None:

@@ -2,23 +2,22 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
 from kernels.errors import KernelError, shown
 from kernels.memory.step import Loss
-from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.budget import check, limits
-from kernels.planning.limits import Limits
+from kernels.planning.goals import GOALS, Goal
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
+from kernels.planning.search import search, with_fewer_codes
+from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
-from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, solve, widest
-from kernels.planning.task import PASSES, SAMPLES, Blocks, StandIn, Task, completed
-
-USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
+from kernels.planning.solve import Solution, error_of, widest
+from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 
 
 def make_plan(
@@ -29,6 +28,8 @@ def make_plan(
     loss: Loss | None = None,
     targets: Any = None,
     max_gradient_error: float | None = None,
+    goal: Goal = "error",
+    timed: bool = False,
     rounding: str = "nearest",
     samples: int = SAMPLES,
     passes: int = PASSES,
@@ -53,6 +54,11 @@ def make_plan(
     max_gradient_error
         Bound on ||g' - g|| / ||g||, above which the first blocks are computed again, as few as possible. By default the
         error of 4 bits everywhere; a larger one is then accepted if nothing else fits.
+    goal
+        "error": the least error. "time": as few elements in codes as the budget allows with an error within that bound.
+    timed
+        Whether to measure how long a step takes, with the plan and without, on the samples. Not with a `stand_in`, and
+        not for a compiled model.
     rounding
         "nearest" or "stochastic".
     samples, passes
@@ -69,16 +75,22 @@ def make_plan(
     Returns
     -------
     Plan
-        Its error on the checking samples is at most that of the widest codes that fit with the same bits everywhere.
+        Its error on the checking samples is at most that of the widest codes that fit with the same bits everywhere;
+        with goal="time", that of 4 bits everywhere, or `max_gradient_error`.
 
     Raises
     ------
     KernelError
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
-    _check(max_gradient_error)
+    check_wishes(max_gradient_error, goal)
+    if timed and (compiled or stand_in is not None):
+        raise KernelError(
+            "timed must be left out for a compiled model and with stand_in, whose times are others, got True"
+        )
     task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
-    return plan_of(task, budget, max_gradient_error)
+    plan = plan_of(task, budget, max_gradient_error, goal)
+    return with_times(task, plan) if timed else plan
 
 
 def kind_of(compiled: bool) -> type[Task]:
@@ -90,7 +102,7 @@ def kind_of(compiled: bool) -> type[Task]:
     return CompiledTask
 
 
-def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None) -> Plan:
+def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None, goal: Goal = "error") -> Plan:
     """As `make_plan`, for a task."""
     number = check(budget)
     if task.compiled and isinstance(number, int):
@@ -102,13 +114,28 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     limit = limits(budget, stock.kept)
     if limit.include(stock.kept, stock.peak):
         return Plan(
-            name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0, "", task.compiled, 1.0
+            name,
+            str(budget),
+            rounding,
+            (),
+            (),
+            stock,
+            stock,
+            Errors(0.0, 0.0),
+            0,
+            0.0,
+            0.0,
+            "",
+            task.compiled,
+            1.0,
+            goal,
         )
-    best = _search(task, limit, max_gradient_error)
-    uniform = widest(best.step, limit)
-    plan_error, uniform_error = task.checked(best.blocks, [best.solution.bits, uniform])
-    solution = best.solution
-    if plan_error > uniform_error:
+    best = search(task, limit, max_gradient_error)
+    if goal == "time":
+        best = with_fewer_codes(task, best, limit, max_gradient_error)
+    uniform, solution = widest(best.step, limit), best.solution
+    plan_error, uniform_error = task.checked(best.blocks, [solution.bits, uniform])
+    if goal == "error" and plan_error > uniform_error:
         solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
         plan_error = uniform_error
     return Plan(
@@ -126,77 +153,16 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
         task.measured_on,
         task.compiled,
         task.work(best.step.operations),
+        goal,
     )
 
 
-class _Candidate(NamedTuple):
-    """A solution with some blocks computed again, with the step and errors that it is for."""
-
-    blocks: Blocks
-    step: Step
-    errors: SiteErrors
-    solution: Solution
-
-
-def _search(task: Task, limit: Limits, bound: float | None) -> _Candidate:
-    """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
-    blocks = task.blocks
-    step = task.step(())
-    if not limit.hold(step, everywhere(step, WIDTHS[0])):
-        widest(_with_all(task, blocks, step), limit)  # raises before errors are measured, which takes time
-    errors = task.errors((), step)
-    max_error = bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
-
-    def estimated_error(count: int) -> float:
-        """The error with `count` blocks computed again, infinite if that does not fit."""
-        recomputed = step if count == 0 else task.step(blocks[:count])
-        try:
-            return solve(recomputed, completed(errors, recomputed), limit).error
-        except InfeasibleError:
-            return inf
-
-    count = 0
-    if blocks and estimated_error(0) > max_error and _can_run_again(task, blocks):
-        low, count = 0, len(blocks)
-        while count - low > 1:
-            middle = (low + count) // 2
-            low, count = (low, middle) if estimated_error(middle) <= max_error else (middle, count)
-    candidate = _measured(task, blocks[:count], limit)
-    while candidate.solution.error > max_error and 0 < count < len(blocks):  # the estimate was too low
-        count += 1
-        candidate = _measured(task, blocks[:count], limit)
-    if bound is not None and candidate.solution.error > max_error:
-        raise KernelError(
-            f"max_gradient_error must be at least {candidate.solution.error**0.5:.3g} for this budget, got {bound:g};"
-            " or give a larger budget"
-        )
-    return candidate
-
-
-def _measured(task: Task, blocks: Blocks, limit: Limits) -> _Candidate:
-    """The solution with these blocks computed again; raises InfeasibleError."""
-    step = task.step(blocks)
-    errors = task.errors(blocks, step)
-    return _Candidate(blocks, step, errors, solve(step, errors, limit))
-
-
-def _with_all(task: Task, blocks: Blocks, step: Step) -> Step:
-    """A step with all blocks computed again, or `step` if that is impossible."""
-    return task.step(blocks) if _can_run_again(task, blocks) else step
-
-
-def _can_run_again(task: Task, blocks: Blocks) -> bool:
-    """Whether backward can run all blocks again; not if they fill a cache, for example."""
-    try:
-        task.step(blocks)
-    except KernelError:  # raised by the second run of a block
-        return False
-    return True
-
-
-def _check(bound: Any) -> None:
+def check_wishes(bound: Any, goal: Any) -> None:
+    """Raise KernelError for an invalid bound on the error, or goal."""
     if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < inf):
         raise KernelError(f"max_gradient_error must be a number above 0, got {shown(bound)}")
+    if goal not in GOALS:
+        raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
 
 
 def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...]:

@@ -15,7 +15,8 @@ from kernels.errors import KernelError, shown
 from kernels.memory.saved import size
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.planned import WIDTHS, Planned
-from kernels.planning.sensitivity import like_site
+from kernels.planning.goals import GOALS
+from kernels.planning.plan_table import table_of
 
 FORMAT = "actfit plan"
 VERSION = 1
@@ -36,6 +37,8 @@ class PlannedSite:
         Its bytes as a whole tensor, and with the plan.
     error
         ||g' - g||² / ||g||² of the gradient with these codes alone.
+    time
+        Seconds that its codes take, × those of a step of the unchanged model; None: not measured.
     """
 
     name: str
@@ -43,6 +46,7 @@ class PlannedSite:
     whole: int
     bytes: int
     error: float
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ class Plan:
     uniform, uniform_error
         The widest codes that fit the budget if all tensors get the same; their measured error.
     gap
-        How far the smallest squared error may be below the predicted one, as a share of it.
+        How far the smallest squared error may be below the predicted one, as a share of it; with the goal "time", the
+        fewest elements in codes below those of the plan.
     measured_on
         The model that errors were measured on: "" for the model itself, or a description.
     compiled
@@ -97,6 +102,10 @@ class Plan:
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
         computed again add to them. None: not known, as of a compiled model, or there are none.
+    goal
+        What is least: the "error", or the elements in codes for "time".
+    time
+        Seconds of a step of samples, × those of the unchanged model; None: not measured.
     """
 
     model: str
@@ -113,6 +122,8 @@ class Plan:
     measured_on: str = ""
     compiled: bool = False
     work: float | None = None
+    goal: str = "error"
+    time: float | None = None
 
     @property
     def needed(self) -> bool:
@@ -162,50 +173,7 @@ class Plan:
             raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
 
     def __str__(self) -> str:
-        if not self.needed:
-            if self.compiled:
-                return f"{self.model} has nothing for codes when it is compiled: it keeps {size(self.planned.kept)}"
-            return (
-                f"{self.model} needs no plan for a budget of {self.budget}: it keeps {size(self.stock.kept)} for"
-                f" backward, and its peak is {self.stock.peak_text}"
-            )
-        before, planned = self.stock.peak_text, self.planned.peak_text
-        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
-        on = f" (measured on {self.measured_on})" if self.measured_on else ""
-        lines = [
-            f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
-            f" {size(self.planned.kept)} planned{peak}",
-            f"error of the gradient: {self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted;"
-            f" with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}",
-            *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
-            *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
-            "",
-            "| saved tensor | number | bits | before | planned | share of the error |",
-            "|---|---:|---|---:|---:|---:|",
-        ]
-        more = f"The predicted error may be up to {1 / (1 - self.gap) ** 0.5 - 1:.1%} above the least there is."
-        return "\n".join([*lines, *self._rows(), *([more] if self.gap else [])])
-
-    def _rows(self) -> list[str]:
-        groups: dict[str, list[PlannedSite]] = {}
-        for site in self.sites:
-            groups.setdefault(like_site(site.name), []).append(site)
-        total = sum(site.error for site in self.sites) or 1.0
-        return [
-            f"| {name} | {len(group)} | {_widths(group)} | {size(sum(site.whole for site in group))}"
-            f" | {size(sum(site.bytes for site in group))} | {sum(site.error for site in group) / total:.0%} |"
-            for name, group in groups.items()
-        ]
-
-
-def _blocks(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} blocks, {names[0]} to {names[-1]}"
-
-
-def _widths(group: list[PlannedSite]) -> str:
-    """From the first site to the last: "4, 4, 3"; where all are alike "4"."""
-    names = ["whole" if site.bits is None else str(site.bits) for site in group]
-    return names[0] if len(set(names)) == 1 else ", ".join(names)
+        return table_of(self)
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
@@ -226,6 +194,8 @@ def _plan(document: Mapping[str, Any]) -> Plan:
         raise ValueError(f"recomputed must be names of modules, got {shown(plan.recomputed)}")
     if plan.compiled and plan.recomputed:
         raise ValueError(f"recomputed must be empty in a plan of a compiled model, got {shown(plan.recomputed)}")
+    if plan.goal not in GOALS:
+        raise ValueError(f"goal must be one of {', '.join(GOALS)}, got {shown(plan.goal)}")
     if plan.rounding not in ROUNDINGS:
         raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(plan.rounding)}")
     return plan

@@ -1,4 +1,4 @@
-"""Finds the bits of each saved tensor that give the smallest error of the gradient within limits of memory.
+"""Finds the bits of each saved tensor within limits of memory: of the smallest error, or with the fewest in codes.
 
 This is an integer programme, which SciPy's HiGHS solves: each site takes one width. Squared errors of sites add up, as
 their roundings are independent.
@@ -19,7 +19,8 @@ from kernels.planning.sensitivity import Bits, SiteErrors
 
 BITS_OR_WHOLE: tuple[int | None, ...] = (*WIDTHS, None)
 FLOOR, FLOOR_BITS = 1e-3, 4  # a share of the mean error at so many bits, see `_floor`
-GAP, SECONDS = 1e-2, 5.0  # relative gap of the squared error at which the search may end; and its time limit
+TIE = 1e-3  # elements in codes, as a share of all, that a bound's worth of error counts for
+GAP, SECONDS = 1e-2, 5.0  # relative gap of what is minimised at which the search may end; and its time limit
 
 
 class InfeasibleError(KernelError):
@@ -28,7 +29,7 @@ class InfeasibleError(KernelError):
 
 @dataclass(frozen=True)
 class Solution:
-    """Bits by site; the sum of errors; and how far the smallest sum may be below it, as a share."""
+    """Bits by site; the sum of errors; and how far the least of what was minimised may be below, as a share."""
 
     bits: Mapping[str, int | None]
     error: float
@@ -43,20 +44,40 @@ def solve(step: Step, errors: SiteErrors, limits: Limits) -> Solution:
     InfeasibleError
         If the limits are too small; the message has the smallest possible ones.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
-
     if not limits.hold(step, everywhere(step, WIDTHS[0])):
         raise InfeasibleError(infeasible(step, limits))
     if not step.sites:
         return Solution({}, 0.0, 0.0)
-    alone = np.array([error_of(errors, {site.name: bits}) for site in step.sites for bits in BITS_OR_WHOLE])
-    cost = alone + _floor(step, errors)
-    scale = cost.max(initial=0.0) or 1.0
+    solution = _least(step, errors, _alone(step, errors) + _floor(step, errors), *_memory(step, limits))
+    if solution is None:  # out of time
+        uniform = widest(step, limits)
+        return Solution(uniform, error_of(errors, uniform), 1.0)
+    return solution
+
+
+def with_fewest_codes(step: Step, errors: SiteErrors, limits: Limits, max_error: float) -> Solution | None:
+    """The bits with the fewest elements in codes whose error is within a bound above 0; None if none was found.
+
+    Codes take time by their elements, hardly by their bits. Of solutions with nearly as few, one with less error.
+    """
+    alone = _alone(step, errors)
+    elements = np.repeat([float(site.per_bit) for site in step.sites], len(BITS_OR_WHOLE))
+    elements[len(WIDTHS) :: len(BITS_OR_WHOLE)] = 0.0  # whole
+    fewest = elements * len(WIDTHS) / (elements.sum() or 1.0) + TIE * alone / max_error
     rows, bounds = _memory(step, limits)
+    return _least(step, errors, fewest, np.vstack([rows, alone / max_error]), np.append(bounds, 1.0))
+
+
+def _least(
+    step: Step, errors: SiteErrors, cost: NDArray[np.float64], rows: NDArray[np.float64], bounds: NDArray[np.float64]
+) -> Solution | None:
+    """The bits of the smallest sum of costs, each of a site and a width, where `rows` are within `bounds`."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
     one_width_each = np.kron(np.eye(len(step.sites)), np.ones(len(BITS_OR_WHOLE)))
     optimum = milp(
-        cost / scale,
+        cost / (cost.max(initial=0.0) or 1.0),
         integrality=np.ones_like(cost),
         bounds=Bounds(0, 1),
         constraints=[
@@ -66,11 +87,15 @@ def solve(step: Step, errors: SiteErrors, limits: Limits) -> Solution:
         options={"mip_rel_gap": GAP, "time_limit": SECONDS},
     )
     if optimum.x is None:
-        uniform = widest(step, limits)
-        return Solution(uniform, error_of(errors, uniform), 1.0)
+        return None
     columns = optimum.x.reshape(len(step.sites), len(BITS_OR_WHOLE)).argmax(1)
     bits = {site.name: BITS_OR_WHOLE[column] for site, column in zip(step.sites, columns, strict=True)}
     return Solution(bits, error_of(errors, bits), float(optimum.mip_gap or 0.0))
+
+
+def _alone(step: Step, errors: SiteErrors) -> NDArray[np.float64]:
+    """The error of each width at each site alone."""
+    return np.array([error_of(errors, {site.name: bits}) for site in step.sites for bits in BITS_OR_WHOLE])
 
 
 def _floor(step: Step, errors: SiteErrors) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, se
 
 Blocks = Sequence[str]  # names of blocks that are computed again
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
+T = TypeVar("T")
 SAMPLES = 2  # on which errors are measured
 PASSES = 64  # backward passes that measuring may take
 
@@ -142,21 +143,17 @@ class Task:
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
-        few = parts((call, targets), self.samples)
-        trials = Trials(self.rounding)
-        trials.smallest = int(SMALLEST * few.share) if self.stand_in is None else MIN_GROUP
         with on_copies(model), recomputing(model, blocks), torch.compiler.set_stance("force_eager"):
             if not model.training:
                 train(model)
             self.progress("a forward pass of samples")
-            samples = few.to_check if check else few.to_plan
-            try:
-                gradients = self._of(model, *samples, trials)
-            except (KernelError, MemoryError, torch.OutOfMemoryError):
-                raise
-            except Exception:  # of any kind: the model or the loss may need the whole batch; else it is raised again
-                trials.smallest, trials.sites = SMALLEST, {}
-                gradients = self._of(model, call, targets, trials)
+
+            def gradients_of(call: Call, targets: Any, share: float) -> Gradients:
+                smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
+                trials = Trials(self.rounding, smallest=smallest)
+                return self.gradients(model, *call, self.loss, trials, targets, self.progress)
+
+            gradients = on_samples(call, targets, self.samples, check, gradients_of)
             missing = set(names) - gradients.sites
             if missing:
                 self._miss(missing, len(names))
@@ -169,8 +166,26 @@ class Task:
             " others; its forward depends on numbers, which a plan cannot know"
         )
 
-    def _of(self, model: nn.Module, call: Call, targets: Any, trials: Trials) -> Gradients:
-        return self.gradients(model, *call, self.loss, trials, targets, self.progress)
+
+def on_samples(call: Call, targets: Any, samples: int, check: bool, run: Callable[[Call, Any, float], T]) -> T:
+    """The result of `run` on samples of a batch, with the share of the batch that they are.
+
+    On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
+
+    Parameters
+    ----------
+    samples
+        How many.
+    check
+        Whether to take the samples that check plans, not those that plans are made with.
+    """
+    few = parts((call, targets), samples)
+    try:
+        return run(*(few.to_check if check else few.to_plan), few.share)
+    except (KernelError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # of any kind; if samples were not to blame, it is raised again
+        return run(call, targets, 1.0)
 
 
 def not_compiled(model: nn.Module) -> None:

@@ -91,6 +91,12 @@ def test_ones_own_model_is_measured_itself(capsys: pytest.CaptureFixture[str]) -
     assert "\n| *.first: layer_norm" in out
 
 
+def test_a_goal_and_times(capsys: pytest.CaptureFixture[str]) -> None:
+    out = ran(f"{OWN} --goal time --timed", capsys)
+    assert "time of a step of samples: " in out
+    assert "share of the error | time |" in out
+
+
 def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Block needs no plan for a budget of 10GiB" in ran(f"{BLOCK} --budget 10GiB", capsys)
 
@@ -105,7 +111,11 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
         ("--budget 1GiB --compiled", r"budget must be a share of what the model keeps for a compiled model, .*'1GiB'"),
         ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
-        ("--save plan.json", "save must go with --budget, whose plan it writes, got 'plan.json'"),
+        ("--save plan.json", "save must go with --budget, whose plan it is of, got no budget"),
+        ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
+        ("--timed", "timed must go with --budget, whose plan it is of, got no budget"),
+        ("--budget 0.3 --goal speed", "goal must be one of error, time, got 'speed'"),
+        ("--budget 0.3 --timed", "timed must go with a model of your own that runs in eager mode"),
     ],
 )
 def test_bad_input(line: str, said: str) -> None:

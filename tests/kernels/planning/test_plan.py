@@ -50,6 +50,8 @@ def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
         (change("version", 2), "format and version"),
         (change("rounding", "up"), "rounding must be one of nearest, stochastic"),
         (change("sites", 3), "not iterable"),
+        (change("goal", "speed"), "goal must be one of error, time, got 'speed'"),
+        (change("time", "long"), r"time must be of type float \| None, got 'long'"),
         (change("recomputed", [3]), "recomputed must be names of modules"),
         (change("extra", 1), "extra"),
         (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
