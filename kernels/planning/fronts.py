@@ -19,10 +19,11 @@ from kernels.planning.batches import call_of
 from kernels.planning.limits import Limits
 from kernels.planning.make import kind_of
 from kernels.planning.observe import Step
-from kernels.planning.plan import Bytes, Plan
+from kernels.planning.plan import Plan
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import error_of, everywhere, solve
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
+from kernels.planning.values import Bytes
 
 By = Literal["kept", "peak"]
 COUNT = 12  # budgets that are solved for

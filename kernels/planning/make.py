@@ -12,12 +12,13 @@ from kernels.planning.batches import call_of
 from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
 from kernels.planning.observe import Step
-from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
+from kernels.planning.plan import Plan
 from kernels.planning.search import search, with_fewer_codes
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import Solution, error_of, widest
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
+from kernels.planning.values import Bytes, Errors, PlannedSite
 
 
 def make_plan(

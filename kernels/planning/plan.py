@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -16,58 +15,11 @@ from kernels.memory.saved import size
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.planned import WIDTHS, Planned
 from kernels.planning.goals import GOALS
-from kernels.planning.plan_table import table_of
+from kernels.planning.sensitivity import like_site
+from kernels.planning.values import Bytes, Errors, PlannedSite, checked
 
 FORMAT = "actfit plan"
 VERSION = 1
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PlannedSite:
-    """One saved tensor.
-
-    Attributes
-    ----------
-    name
-        See `kernels.eager.sites`.
-    bits
-        Bits of its codes; None: it is saved whole.
-    whole, bytes
-        Its bytes as a whole tensor, and with the plan.
-    error
-        ||g' - g||² / ||g||² of the gradient with these codes alone.
-    time
-        Seconds that its codes take, × those of a step of the unchanged model; None: not measured.
-    """
-
-    name: str
-    bits: int | None
-    whole: int
-    bytes: int
-    error: float
-    time: float | None = None
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """Bytes of one step: saved for backward, and alive at the peak besides those from before; None: not known."""
-
-    kept: int
-    peak: int | None
-
-    @property
-    def peak_text(self) -> str:
-        """The peak for a table."""
-        return "–" if self.peak is None else size(self.peak)
-
-
-@dataclass(frozen=True)
-class Errors:
-    """||g' - g|| / ||g|| of the gradient, predicted, and measured on samples that the plan was not made with."""
-
-    predicted: float
-    measured: float
 
 
 @dataclass(frozen=True)
@@ -173,7 +125,7 @@ class Plan:
             raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
 
     def __str__(self) -> str:
-        return table_of(self)
+        return _text(self)
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
@@ -181,10 +133,10 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     header = values.pop("format", None), values.pop("version", None)
     if header != (FORMAT, VERSION):
         raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {header}")
-    values |= {"recomputed": tuple(values["recomputed"]), "errors": _checked(Errors, values["errors"])}
-    values |= {name: _checked(Bytes, values[name]) for name in ("stock", "planned")}
-    values |= {"sites": tuple(_checked(PlannedSite, site) for site in values["sites"])}
-    plan = _checked(Plan, values)
+    values |= {"recomputed": tuple(values["recomputed"]), "errors": checked(Errors, values["errors"])}
+    values |= {name: checked(Bytes, values[name]) for name in ("stock", "planned")}
+    values |= {"sites": tuple(checked(PlannedSite, site) for site in values["sites"])}
+    plan = checked(Plan, values)
     for site in plan.sites:
         if site.bits is not None and site.bits not in WIDTHS:
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
@@ -201,20 +153,67 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _checked(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass from `values`. Raises ValueError if a simple field is not of its annotated type."""
-    instance = kind(**values)
-    for column in fields(kind):  # type: ignore[arg-type]
-        annotated: Any = int | float if column.type is float else column.type
-        value = getattr(instance, column.name)
-        if isinstance(annotated, type | UnionType) and not (
-            isinstance(value, annotated) and isinstance(value, bool) == (annotated is bool)
-        ):
-            raise ValueError(
-                f"{column.name} must be of type {getattr(column.type, '__name__', annotated)}, got {shown(value)}"
-            )
-    return instance
-
-
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _text(plan: Plan) -> str:
+    """What `str(plan)` is."""
+    if not plan.needed:
+        if plan.compiled:
+            return f"{plan.model} has nothing for codes when it is compiled: it keeps {size(plan.planned.kept)}"
+        return (
+            f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
+            f" backward, and its peak is {plan.stock.peak_text}"
+        )
+    before, planned = plan.stock.peak_text, plan.planned.peak_text
+    peak = "" if plan.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
+    on = f" (measured on {plan.measured_on})" if plan.measured_on else ""
+    lines = [
+        f"{plan.model}, budget {plan.budget}: kept for backward {size(plan.stock.kept)} before,"
+        f" {size(plan.planned.kept)} planned{peak}",
+        f"error of the gradient: {plan.errors.measured:.2%} measured, {plan.errors.predicted:.2%} predicted;"
+        f" with {plan.uniform} bits everywhere {plan.uniform_error:.2%}{on}",
+        *([f"computed again in backward: {_blocks(plan.recomputed)}"] if plan.recomputed else []),
+        *([f"products of matrices, convolutions and attention: {plan.work:.2f} × as many"] if plan.work else []),
+        *([f"time of a step of samples: {plan.time:.2f} × as long, measured"] if plan.time is not None else []),
+        "",
+    ]
+    return "\n".join([*lines, *_rows(plan), *([_gap(plan)] if plan.gap else [])])
+
+
+def _rows(plan: Plan) -> list[str]:
+    """A table; the time of codes, × a step of the unchanged model, is its last column if it was measured."""
+    groups: dict[str, list[PlannedSite]] = {}
+    for site in plan.sites:
+        groups.setdefault(like_site(site.name), []).append(site)
+    total = sum(site.error for site in plan.sites) or 1.0
+    rows = [
+        ["saved tensor", "number", "bits", "before", "planned", "share of the error", "time"],
+        ["---", "---:", "---", "---:", "---:", "---:", "---:"],
+    ]
+    for name, group in groups.items():
+        whole, planned = (
+            size(sum(counts)) for counts in zip(*((site.whole, site.bytes) for site in group), strict=True)
+        )
+        error, time = sum(site.error for site in group), sum(site.time or 0.0 for site in group)
+        rows.append([name, str(len(group)), _widths(group), whole, planned, f"{error / total:.0%}", f"{time:.3f}"])
+    shown = len(rows[0]) - (plan.time is None)
+    lines = [f"| {' | '.join(row[:shown])} |" for row in rows]
+    return [lines[0], lines[1].replace(" ", ""), *lines[2:]]
+
+
+def _gap(plan: Plan) -> str:
+    if plan.goal == "time":
+        return f"Up to {1 / (1 - plan.gap) - 1:.1%} more elements may be in codes than need be."
+    return f"The predicted error may be up to {1 / (1 - plan.gap) ** 0.5 - 1:.1%} above the least there is."
+
+
+def _blocks(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} blocks, {names[0]} to {names[-1]}"
+
+
+def _widths(group: list[PlannedSite]) -> str:
+    """From the first site to the last: "4, 4, 3"; where all are alike "4"."""
+    names = ["whole" if site.bits is None else str(site.bits) for site in group]
+    return names[0] if len(set(names)) == 1 else ", ".join(names)

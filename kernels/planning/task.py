@@ -19,8 +19,8 @@ from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import Step, observe
-from kernels.planning.plan import Bytes
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
+from kernels.planning.values import Bytes
 
 Blocks = Sequence[str]  # names of blocks that are computed again
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets

@@ -12,7 +12,7 @@ from kernels.methods.planned import Planned
 from kernels.planning import Plan
 from kernels.planning.budget import check, limits
 from kernels.planning.limits import Limits
-from kernels.planning.plan import Bytes, Errors, PlannedSite
+from kernels.planning.values import Bytes, Errors, PlannedSite
 from tests.kernels.planning.nets import mlp, text
 
 SITES = (PlannedSite("0: silu", 3, 4096, 500, 1e-4), PlannedSite("0.out: linear", None, 4096, 4096, 0.0))

@@ -1,0 +1,73 @@
+"""What a plan consists of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import Any, TypeVar
+
+from kernels.errors import shown
+from kernels.memory.saved import size
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """One saved tensor.
+
+    Attributes
+    ----------
+    name
+        See `kernels.eager.sites`.
+    bits
+        Bits of its codes; None: it is saved whole.
+    whole, bytes
+        Its bytes as a whole tensor, and with the plan.
+    error
+        ||g' - g||² / ||g||² of the gradient with these codes alone.
+    time
+        Seconds that its codes take, × those of a step of the unchanged model; None: not measured.
+    """
+
+    name: str
+    bits: int | None
+    whole: int
+    bytes: int
+    error: float
+    time: float | None = None
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of one step: saved for backward, and alive at the peak besides those from before; None: not known."""
+
+    kept: int
+    peak: int | None
+
+    @property
+    def peak_text(self) -> str:
+        """The peak for a table."""
+        return "–" if self.peak is None else size(self.peak)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """||g' - g|| / ||g|| of the gradient, predicted, and measured on samples that the plan was not made with."""
+
+    predicted: float
+    measured: float
+
+
+def checked(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from `values`. Raises ValueError if a simple field is not of its annotated type."""
+    instance = kind(**values)
+    for column in fields(kind):  # type: ignore[arg-type]
+        annotated: Any = int | float if column.type is float else column.type
+        value = getattr(instance, column.name)
+        if isinstance(annotated, type | UnionType) and not (
+            isinstance(value, annotated) and isinstance(value, bool) == (annotated is bool)
+        ):
+            raise ValueError(
+                f"{column.name} must be of type {getattr(column.type, '__name__', annotated)}, got {shown(value)}"
+            )
+    return instance
