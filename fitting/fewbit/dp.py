@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fitting.errors import InputError
 from fitting.fewbit.blocks import TABLE_CELLS, Floats, Ints, best_cuts
-from fitting.fewbit.compiled import compiled
+from coefficients.compiled import compiled
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from fitting.errors import InputError
 from fitting.fewbit.blocks import Columns, Floats, Ints, _cost, _scan
-from fitting.fewbit.compiled import compiled
+from coefficients.compiled import compiled
 from fitting.fewbit.dp import EPS, TINY, Atoms, Partition, prepared, rounding_slack
 
 TRIALS = 60  # of prices: five do for most curves

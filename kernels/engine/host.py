@@ -1,12 +1,14 @@
 """Operations that are faster on a CPU than those of `kernels.engine.planes` and of emitted text.
 
-NumPy packs bit planes, as PyTorch has no packbits, and compares, as PyTorch's comparisons use no vector instructions;
-`where` works on bits, as torch.where branches for each number and mispredicts. Functions of 16-bit numbers can be read
-from a table of all 65,536. Tensors on other devices take the plain operations.
+Numba, where it is, compiles loops over groups. NumPy packs bit planes, as PyTorch has no packbits, and compares, as
+PyTorch's comparisons use no vector instructions; `where` works on bits, as torch.where branches for each number and
+mispredicts. Functions of 16-bit numbers can be read from a table of all 65,536. Tensors on other devices take the plain
+operations.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -26,6 +28,16 @@ _CONSTANTS = 256  # polynomials whose coefficients are kept as tensors
 def on_host(tensor: Tensor) -> bool:
     """Whether NumPy can read the tensor without a copy."""
     return bool(tensor.device.type == "cpu")
+
+
+@cache
+def loops() -> ModuleType | None:
+    """`kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without Numba."""
+    try:
+        from kernels.engine import neighbours
+    except ImportError:
+        return None
+    return neighbours
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

@@ -10,13 +10,16 @@ entry (i // group_size) % length, as channels have it. Vectors have any floating
 each group or channel; the ops compute in float32, or in float64 for float64.
 """
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.engine.codes import Decode, Encode, called_with_fields_of
 from kernels.engine.elements import computed
-from kernels.engine.host import pack, unpack
+from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
@@ -50,9 +53,13 @@ def encode(args: Encode) -> Tensor:
     """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN."""
     flat, noise = args.x.reshape(-1), args.noise
     compute_dtype = computed(flat.dtype)
-    vectors = (vector.to(compute_dtype) for vector in (args.center, args.inverse_scale, args.offset))
-    entries = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
+    vectors = [vector.to(compute_dtype) for vector in (args.center, args.inverse_scale, args.offset)]
     planes = flat.new_empty((args.bits, plane_bytes(len(flat))), dtype=torch.uint8)
+    neighbours = _loops_for(args, len(flat), vectors)
+    if neighbours is not None and noise is not None and noise.dtype == compute_dtype:
+        neighbours.encode(flat, *vectors, noise.reshape(-1), planes, args.group_size)
+        return planes
+    entries = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
     for piece in pieces(len(flat), entries.units):
         places = flat[piece].to(compute_dtype, copy=True)
         parts = list(entries.parts(places, piece.start))
@@ -72,13 +79,17 @@ def encode(args: Encode) -> Tensor:
 def decode(args: Decode) -> Tensor:
     """Flat values (code * scale + minimum) * gain + bias."""
     compute_dtype, channels = computed(args.dtype), (args.inner, 1, args.inner)
-    vectors = (vector.to(compute_dtype) for vector in (args.scale, args.minimum))
+    vectors = [vector.to(compute_dtype) for vector in (args.scale, args.minimum)]
+    made = args.planes.new_empty(args.count, dtype=args.dtype)
+    neighbours = _loops_for(args, args.count, vectors)
+    if neighbours is not None and all(vector is None for vector in (args.gain, args.bias, args.signs)):
+        neighbours.decode(args.planes, *vectors, made, args.group_size)
+        return made
     groups = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
     gain, bias = (
         None if vector is None else GroupEntries(*channels, vector.to(compute_dtype))
         for vector in (args.gain, args.bias)
     )
-    made = args.planes.new_empty(args.count, dtype=args.dtype)
     eights, signs = eights_of(len(args.planes), made.device), args.signs
     for piece in pieces(args.count, groups.units):
         count = piece.stop - piece.start
@@ -94,6 +105,15 @@ def decode(args: Decode) -> Tensor:
             values = _signed(values, above, args.slope, args.clamp)
         made[piece] = values
     return made
+
+
+def _loops_for(args: Encode | Decode, count: int, vectors: Sequence[Tensor]) -> ModuleType | None:
+    """`kernels.engine.neighbours`, for groups of neighbours, each with its own entry and in whole bytes; or None."""
+    is_cut = args.tokens == count or args.tokens % args.group_size == 0
+    groups = -(-count // args.group_size)
+    if args.features > 1 or args.group_size % 8 or not is_cut or any(len(vector) != groups for vector in vectors):
+        return None
+    return loops() if on_host(vectors[0]) else None
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numba
 import numpy as np
@@ -14,8 +15,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from coefficients import compiled
 from fitting.errors import InputError
-from fitting.fewbit import compiled
 from fitting.fewbit.blocks import TABLE_CELLS, _cost, _cut_after, best_cuts
 from fitting.fewbit.dp import EPS, TINY, _scaled, partition, prefix_sums, turning_points
 from tests.modules import ROOT
@@ -385,11 +386,15 @@ def test_a_cost_beyond_float64_is_an_error() -> None:
         partition([-1e300, 1e300], [1.0, 1.0], 1)
 
 
-def test_compiled_code_needs_no_place_to_be_kept(monkeypatch):
-    def where_nothing_can_be_written(*given, cache=False):
+def test_compiled_code_needs_no_place_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def where_nothing_can_be_written(cache: bool = False, nogil: bool = False) -> Any:
         if cache:
             raise RuntimeError("cannot cache function 'double': no locator available")
-        return numba.njit(*given)
+        return numba.njit(nogil=nogil)
 
     monkeypatch.setattr(compiled, "njit", where_nothing_can_be_written)
-    assert compiled.compiled(lambda x: 2 * x)(21) == 42
+    assert compiled.compiled(_doubled)(21) == 42
+
+
+def _doubled(x: int) -> int:
+    return 2 * x
