@@ -21,6 +21,8 @@ def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_pa
     peak, error = budget.PEAK, budget.ERROR
     assert value[budget.PLAN, peak] <= value[budget.BUDGET, peak] == value[budget.STOCK, peak] // budget.SHARE
     assert 0 < value[budget.PLAN, error] <= value[budget.UNIFORM, error]
+    assert value[budget.FAST, peak] <= value[budget.BUDGET, peak]
+    assert value[budget.PLAN, error] <= value[budget.FAST, error]
     assert value[budget.CHECKPOINT, error] == 0
     assert value[budget.STOCK, budget.WORK] == 1
     assert value[budget.PLAN, budget.WORK] < value[budget.CHECKPOINT, budget.WORK] < 4 / 3
@@ -35,6 +37,7 @@ def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_pa
     monkeypatch.setattr(budget, "read", lambda name: {"a-cpu": every})
     text = budget.section()
     assert "| Llama 2 (7B), 1 × 224, float32 |" in text
+    assert "by as few codes as the same budget allows: BERT takes " in text
     assert "Llama 2 (7B) in 1.0 GiB, with an error of 5 %, computes 3 blocks again" in text
     assert "benchmarks/results/a-cpu/budget-front.svg" in text
 
