@@ -22,6 +22,7 @@ BANNED_LIBRARIES = {
 RUNTIME = "codegen.runtime"
 # Plans are solved as integer programmes, by SciPy's.
 SOLVER = "kernels.planning.solve"
+COMPILER = "coefficients.compiled"  # compiles loops for fitting, and for kernels on a CPU
 
 EVALUATING_BUILTINS = {"compile", "eval", "exec"}
 EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
@@ -79,7 +80,7 @@ def forbidden_imports(modules: list[Module]) -> list[str]:
                 continue
             if module.name == RUNTIME and library in ("kernels", "torch"):
                 continue
-            if module.name == SOLVER and library == "scipy":
+            if (module.name, library) in ((SOLVER, "scipy"), (COMPILER, "numba")):
                 continue
             if (
                 library in OURS

@@ -22,9 +22,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coefficients.compiled import compiled
 from fitting.errors import InputError
 from fitting.fewbit.blocks import Columns, Floats, Ints, _cost, _scan
-from coefficients.compiled import compiled
 from fitting.fewbit.dp import EPS, TINY, Atoms, Partition, prepared, rounding_slack
 
 TRIALS = 60  # of prices: five do for most curves

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.engine.elements import INTEGERS, computed
-from kernels.engine.groups import encode_groups
 from kernels.methods.compressed import Compressed
 
 
@@ -89,7 +88,10 @@ def grouped(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Tensor
     flat = layout.flat(x)
     is_random = method.rounding == "stochastic"
     noise = torch.rand_like(flat, dtype=computed(x.dtype)) if is_random else None
-    return encode_groups(flat, layout.group, method.bits, noise)
+    planes_and_ends: tuple[Tensor, Tensor, Tensor] = torch.ops.actfit.encode_groups(
+        flat, noise, *layout.group, method.bits
+    )
+    return planes_and_ends
 
 
 def fixed(x: Tensor, mean: Tensor, invstd: Tensor, method: Compressed, layout: MemoryLayout) -> Tensor:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.eager.tensors import version_of
 from kernels.engine.elements import computed
-from kernels.engine.groups import encode_groups
 from kernels.engine.planes import pack, unpack
 from kernels.methods.every_tensor import MAX_GROUP, EveryTensor
 
@@ -89,7 +89,7 @@ class Groups(Encoded):
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
-        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise))
+        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, group, 1, self.count, method.bits))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors

@@ -7,6 +7,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from kernels.engine.elements import computed
+
 P = ParamSpec("P")
 Arguments = TypeVar("Arguments")
 
@@ -79,6 +81,26 @@ class Decode:
     clamp: bool
     count: int
     dtype: torch.dtype
+
+
+def in_two_steps(
+    ends: Callable[..., tuple[Tensor, Tensor]],
+    encode: Callable[..., Tensor],
+    x: Tensor,
+    noise: Tensor | None,
+    group_size: int,
+    features: int,
+    tokens: int,
+    bits: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bit planes, minima and scales of x, as by the op `encode_groups`: the ends of all groups, then their codes."""
+    place = group_size, features, tokens
+    minimum, scale = ends(x, *place, bits)
+    if noise is None:
+        noise = torch.full((1,), 0.5, dtype=computed(x.dtype), device=x.device)
+    exact = scale.to(noise.dtype)
+    inverse_scale = torch.where(exact > 0, 1 / exact, 0)
+    return encode(x, minimum, inverse_scale, torch.zeros_like(minimum), noise, *place, bits), minimum, scale
 
 
 def called_with_fields_of(

@@ -14,37 +14,39 @@ from torch import Tensor
 
 from coefficients.compiled import compiled
 from kernels.engine.pieces import pieces
+from kernels.engine.planes import plane_bytes
 
 Floats = NDArray[np.floating]
+Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 # Eight codes are one number of 64 bits, as in `kernels.engine.planes`.
 _ONES, _GATHER, _TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
-_BYTE = np.arange(256, dtype=np.uint64)  # the codes of each byte of a plane:
-_EIGHTS: NDArray[np.uint64] = sum(((_BYTE >> np.uint64(k)) & np.uint64(1)) << np.uint64(8 * k) for k in range(8))  # type: ignore[assignment]
+_EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)  # of each byte of a plane
+# Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
+_BUT_THE_SIGN, _LOWEST, _HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
+_NAN, _LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
 
 
-def encode(
-    flat: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor, planes: Tensor, group_size: int
-) -> None:
-    """Write the codes of flat numbers into uint8 planes [bits, ceil(n/8)]; vectors have an entry for each group.
-
-    All are of the type of the computation but `flat`, which may have 16 bits. `noise` has n entries, or one.
-    """
-    centers, inverses, offsets = center.numpy(), inverse_scale.numpy(), offset.numpy()
-    numbers, single, packed = noise.numpy(), noise.numel() == 1, planes.numpy()
+def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Planes, minima and scales of flat numbers of at most 32 bits; `noise` float32, None: rounding to nearest."""
+    count = len(flat)
+    planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+    minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
+    packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
+    half = np.full(1, 0.5, np.float32)
 
     def run(start: int, stop: int) -> None:
-        for piece in _pieces(flat, center.dtype, start, stop, group_size):
+        for piece in _pieces(flat, torch.float32, start, stop, group_size):
             groups = slice(piece.start // group_size, -(-piece.stop // group_size))
-            x = flat[piece].to(center.dtype).numpy()
-            own = numbers if single else numbers[piece]
-            ends = centers[groups], inverses[groups], offsets[groups]
-            _encode(x, *ends, own, group_size, packed, piece.start // 8)
+            added = half if noise is None else noise[piece].numpy()
+            x = flat[piece].float().numpy()
+            _encode(x, x.view(np.int32), added, group_size, packed, piece.start // 8, starts[groups], steps[groups])
 
-    _in_threads(len(flat), group_size, run)
+    _in_threads(count, group_size, run)
+    return planes, minimum.bfloat16(), scale.bfloat16()
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
@@ -78,47 +80,62 @@ def _in_threads(count: int, group_size: int, run: Callable[[int, int], None]) ->
         return
     share = -(-count // (threads * group_size)) * group_size
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(run, start, min(start + share, count)) for start in range(0, count, share)]:
-            done.result()
+        for part in [pool.submit(run, start, min(start + share, count)) for start in range(0, count, share)]:
+            part.result()
 
 
-def _encode_groups(
+def _encode_loop(
     x: Floats,
-    center: Floats,
-    inverse_scale: Floats,
-    offset: Floats,
+    x_bits: NDArray[np.int32],
     noise: Floats,
     group_size: int,
     planes: Bytes,
     first: int,
+    minimum: Floats,
+    scale: Floats,
 ) -> None:
+    """first: the byte of a plane where these codes begin. noise: for each number, or one for all."""
     codes = np.zeros(group_size, np.uint8)
-    words = codes.view(np.uint64)
-    most = (1 << len(planes)) - 1
-    for group in range(len(center)):
+    words, most = codes.view(np.uint64), np.float32((1 << len(planes)) - 1)
+    number = np.empty(1, np.float32)
+    number_bits = number.view(np.int32)
+    for group in range(len(minimum)):
         begin = group * group_size
         count = min(group_size, len(x) - begin)
-        if count < group_size:
-            codes[:] = 0
+        codes[count:] = 0
+        low, high = _BUT_THE_SIGN, ~_BUT_THE_SIGN
         for i in range(count):
-            added = noise[0] if len(noise) == 1 else noise[begin + i]
-            place = np.floor((x[begin + i] - center[group]) * inverse_scale[group] + added) + offset[group]
-            place = place if place > 0 else x.dtype.type(0)  # and of NaN
-            codes[i] = np.int32(place if place < most else x.dtype.type(most))
+            key = x_bits[begin + i] ^ ((x_bits[begin + i] >> np.int32(31)) & _BUT_THE_SIGN)
+            low, high = min(low, key), max(high, key)
+        has_nan = low < _LOWEST or high > _HIGHEST
+        number_bits[0] = _NAN if has_nan else low ^ ((low >> np.int32(31)) & _BUT_THE_SIGN)
+        number[0] = -number[0]
+        _round_up(number, number_bits)
+        start = -number[0]
+        number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & _BUT_THE_SIGN)
+        number[0] = (number[0] - start) / most
+        _round_up(number, number_bits)
+        minimum[group], scale[group] = start, number[0]
+        inverse = np.float32(1) / number[0] if number[0] > 0 else np.float32(0)
+        for i in range(count):
+            place = np.floor((x[begin + i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
+            place = place if place > 0 else np.float32(0)  # and of NaN
+            codes[i] = np.int32(place if place < most else most)
         for word in range((count + 7) // 8):
             for plane in range(len(planes)):
                 bits = ((words[word] >> np.uint64(plane)) & _ONES) * _GATHER
                 planes[plane, first + begin // 8 + word] = bits >> _TOP_BYTE
 
 
-def _decode_groups(
-    planes: Bytes,
-    scale: Floats,
-    minimum: Floats,
-    eights: NDArray[np.uint64],
-    group_size: int,
-    first: int,
-    values: Floats,
+def _up(number: Floats, number_bits: NDArray[np.int32]) -> None:
+    """Round a number up to bfloat16, which has the upper half of its bits."""
+    if number[0] > 0:
+        number_bits[0] += _LOWER_HALF
+    number_bits[0] &= ~_LOWER_HALF
+
+
+def _decode_loop(
+    planes: Bytes, scale: Floats, minimum: Floats, eights: Words, group_size: int, first: int, values: Floats
 ) -> None:
     codes = np.empty(group_size, np.uint8)
     words = codes.view(np.uint64)
@@ -134,4 +151,5 @@ def _decode_groups(
             values[begin + i] = values.dtype.type(codes[i]) * scale[group] + minimum[group]
 
 
-_encode, _decode = compiled(_encode_groups, nogil=True), compiled(_decode_groups, nogil=True)
+_round_up = compiled(_up, nogil=True)
+_encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)

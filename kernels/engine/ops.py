@@ -6,7 +6,7 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     levels                             the levels of a table's codes
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
-    ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
+    encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
     rectify, rectify_backward          ReLU by one bit
 
 Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
@@ -95,9 +95,12 @@ def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
-def _ends_fake(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+def _encode_groups_fake(
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
+) -> tuple[Tensor, Tensor, Tensor]:
     groups = x.numel() // tokens * ((tokens + group_size - 1) // group_size)
-    return x.new_empty(groups, dtype=torch.bfloat16), x.new_empty(groups, dtype=torch.bfloat16)
+    ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    return _planes_like(x, bits), *ends
 
 
 def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
@@ -133,10 +136,11 @@ _OPS: dict[str, Op] = {
         _fused_backward,
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
-    "ends": (
-        "(Tensor x, SymInt group_size, SymInt features, SymInt tokens, int bits) -> (Tensor, Tensor)",
-        _of_codes("ends"),
-        _ends_fake,
+    "encode_groups": (
+        "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits)"
+        " -> (Tensor, Tensor, Tensor)",
+        _of_codes("encode_groups"),
+        _encode_groups_fake,
     ),
     "encode": (
         "(Tensor x, Tensor center, Tensor inverse_scale, Tensor offset, Tensor? noise,"

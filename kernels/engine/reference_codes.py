@@ -10,14 +10,13 @@ entry (i // group_size) % length, as channels have it. Vectors have any floating
 each group or channel; the ops compute in float32, or in float64 for float64.
 """
 
-from collections.abc import Sequence
 from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.engine.codes import Decode, Encode, called_with_fields_of
+from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_two_steps
 from kernels.engine.elements import computed
 from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
@@ -53,13 +52,9 @@ def encode(args: Encode) -> Tensor:
     """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN."""
     flat, noise = args.x.reshape(-1), args.noise
     compute_dtype = computed(flat.dtype)
-    vectors = [vector.to(compute_dtype) for vector in (args.center, args.inverse_scale, args.offset)]
-    planes = flat.new_empty((args.bits, plane_bytes(len(flat))), dtype=torch.uint8)
-    neighbours = _loops_for(args, len(flat), vectors)
-    if neighbours is not None and noise is not None and noise.dtype == compute_dtype:
-        neighbours.encode(flat, *vectors, noise.reshape(-1), planes, args.group_size)
-        return planes
+    vectors = (vector.to(compute_dtype) for vector in (args.center, args.inverse_scale, args.offset))
     entries = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
+    planes = flat.new_empty((args.bits, plane_bytes(len(flat))), dtype=torch.uint8)
     for piece in pieces(len(flat), entries.units):
         places = flat[piece].to(compute_dtype, copy=True)
         parts = list(entries.parts(places, piece.start))
@@ -75,14 +70,29 @@ def encode(args: Encode) -> Tensor:
     return planes
 
 
+def encode_groups(
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bit planes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
+    flat, place = x.reshape(-1), (group_size, features, tokens)
+    neighbours = _loops_for(flat, *place, len(flat))
+    if neighbours is None or computed(flat.dtype) != torch.float32:
+        return in_two_steps(ends, encode, flat, noise, *place, bits)
+    planes_and_ends: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(
+        flat, noise if noise is None else noise.float().reshape(-1), group_size, bits
+    )
+    return planes_and_ends
+
+
 @called_with_fields_of(Decode)
 def decode(args: Decode) -> Tensor:
     """Flat values (code * scale + minimum) * gain + bias."""
     compute_dtype, channels = computed(args.dtype), (args.inner, 1, args.inner)
     vectors = [vector.to(compute_dtype) for vector in (args.scale, args.minimum)]
     made = args.planes.new_empty(args.count, dtype=args.dtype)
-    neighbours = _loops_for(args, args.count, vectors)
-    if neighbours is not None and all(vector is None for vector in (args.gain, args.bias, args.signs)):
+    neighbours = _loops_for(args.planes, args.group_size, args.features, args.tokens, args.count)
+    has_groups = all(len(vector) == -(-args.count // args.group_size) for vector in vectors)
+    if neighbours is not None and has_groups and all(vector is None for vector in (args.gain, args.bias, args.signs)):
         neighbours.decode(args.planes, *vectors, made, args.group_size)
         return made
     groups = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
@@ -107,13 +117,10 @@ def decode(args: Decode) -> Tensor:
     return made
 
 
-def _loops_for(args: Encode | Decode, count: int, vectors: Sequence[Tensor]) -> ModuleType | None:
-    """`kernels.engine.neighbours`, for groups of neighbours, each with its own entry and in whole bytes; or None."""
-    is_cut = args.tokens == count or args.tokens % args.group_size == 0
-    groups = -(-count // args.group_size)
-    if args.features > 1 or args.group_size % 8 or not is_cut or any(len(vector) != groups for vector in vectors):
-        return None
-    return loops() if on_host(vectors[0]) else None
+def _loops_for(x: Tensor, group_size: int, features: int, tokens: int, count: int) -> ModuleType | None:
+    """`kernels.engine.neighbours` for groups of neighbours, in whole bytes but the last; None without, or elsewhere."""
+    is_cut = tokens == count or tokens % group_size == 0
+    return loops() if features == 1 and group_size % 8 == 0 and is_cut and on_host(x) else None
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:

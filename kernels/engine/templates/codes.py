@@ -45,15 +45,44 @@ def group_range_kernel(
         key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
         low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))
-    lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
-    # As integers, NaNs lie beyond the infinities on either side.
-    nan = (lowest < ~0x7F800000) | (highest > 0x7F800000)
-    lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
-    highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
-    minimum = -upper(-lowest)
-    scale = upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
+    minimum, scale = range_of(tl.min(low, axis=1), tl.max(high, axis=1), BITS)
     tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
     tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
+
+
+@triton.jit
+def encode_groups_kernel(
+    x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, groups, n,
+    NOISE: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from 8 to 8 * ROWS.
+
+    NOISE: each element has its own; else codes are rounded to nearest.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    inside = at < n
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    key = ordered(x.to(tl.int32, bitcast=True))
+    low = tl.min(tl.where(inside, key, 0x7FFFFFFF), axis=1)
+    high = tl.max(tl.where(inside, key, -0x80000000), axis=1)
+    width: tl.constexpr = GROUP // 8  # rows of a group
+    many: tl.constexpr = ROWS // width
+    low = tl.min(tl.reshape(low, [many, width]), axis=1)
+    high = tl.max(tl.reshape(high, [many, width]), axis=1)
+    minimum, scale = range_of(low, high, BITS)
+    index = tl.program_id(0).to(tl.int64) * many + tl.arange(0, many)
+    tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
+    tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
+    inverse = tl.where(scale > 0, tl.div_rn(1.0, scale), 0.0)
+    place = (x - of_rows(minimum, many, width)) * of_rows(inverse, many, width)
+    if NOISE:
+        place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    else:
+        place += 0.5
+    code = tl.minimum(tl.maximum(tl.floor(place), 0.0), (1 << BITS) - 1.0)  # of NaN and 0, maximum is 0
+    store_planes(planes_ptr, tl.where(inside, code, 0.0).to(tl.int32), row, k, n, BITS)
 
 
 @triton.jit
@@ -177,6 +206,22 @@ def of_group(i, group_size, features, tokens):
     outer = token // tokens
     group = outer * ((tokens - 1) // group_size + 1) + (token - outer * tokens) // group_size
     return group * features + (i - token * features)
+
+
+@triton.jit
+def of_rows(vector, many: tl.constexpr, width: tl.constexpr):
+    """The entry of each row, [many * width, 1], of a vector with an entry for each `width` rows."""
+    return tl.reshape(tl.broadcast_to(vector[:, None], [many, width]), [many * width])[:, None]
+
+
+@triton.jit
+def range_of(lowest, highest, BITS: tl.constexpr):
+    """Minima and scales of groups from their ends as `ordered` integers, among which NaNs lie beyond the infinities."""
+    nan = (lowest < ~0x7F800000) | (highest > 0x7F800000)
+    lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
+    highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
+    minimum = -upper(-lowest)
+    return minimum, upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
 
 
 @triton.jit

@@ -30,9 +30,10 @@ def type_of(name, argument, constants, count):
         return "constexpr"
     if argument in ("planes_ptr", "signs_ptr"):
         return "*u8"
-    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or name == "group_range":
-        if argument.endswith("_ptr"):
-            return "*bf16"
+    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or (
+        name in ("group_range", "encode_groups") and argument in ("minimum_ptr", "scale_ptr")
+    ):
+        return "*bf16"
     if argument.endswith("_ptr"):
         return "*fp32"
     return {"slope": "fp32", "n": count}.get(argument, "i32")
@@ -96,7 +97,10 @@ VARIANTS = [
         ["n", "group_size", "tokens", "features"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
+    ("encode_groups", {"NOISE": False, "GROUP": 128, "BITS": 4}, ["n"]),
+    ("encode_groups", {"NOISE": True, "GROUP": 32, "BITS": 8}, ["n"]),
 ]
+OF_RANGES = ("group_range", "encode_groups")  # they divide, exchange numbers between threads, and write bfloat16
 
 
 def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
@@ -125,8 +129,8 @@ def test_kernels_compile_for_gpus(tmp_path):
     for kernel in kernels:
         assert kernel["spilled"] == 0, kernel
         # A division has its own fused operations, correctly rounded at the end.
-        assert kernel["kernel"] == "group_range" or (kernel["fused"], kernel["shared"]) == (0, 0), kernel
+        assert kernel["kernel"] in OF_RANGES or (kernel["fused"], kernel["shared"]) == (0, 0), kernel
         # Tensors of 16 bits in wide accesses; the codes of a row in bytes, minimum and scale in 16 bits each.
         if kernel["multiples"]:
-            assert set(kernel["widths"]) <= {8, 16 if kernel["kernel"] == "group_range" else 8, 32, 128}, kernel
+            assert set(kernel["widths"]) <= {8, 16 if kernel["kernel"] in OF_RANGES else 8, 32, 128}, kernel
             assert 128 in kernel["widths"], kernel

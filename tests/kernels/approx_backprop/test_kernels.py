@@ -217,6 +217,30 @@ def test_groups_of_features(device, seed, shape, run, bits, hostile):
     assert same(launch.decode(*to(device, planes, scale, minimum), *place, *rest).cpu(), values)
 
 
+@pytest.mark.parametrize(
+    ("count", "place"),
+    [
+        (1, (8, 1, 1)),
+        (1000, (8, 1, 1000)),
+        (1000, (128, 1, 1000)),
+        (2048, (1024, 1, 2048)),
+        (96, (32, 1, 32)),
+        (120, (40, 1, 40)),  # by two kernels, as the following are
+        (96, (16, 1, 24)),
+        (96, (16, 4, 24)),
+    ],
+)
+@pytest.mark.parametrize("random", [False, True])
+@each_dtype
+def test_groups_in_one_kernel(device, dtype, random, count, place):
+    generator = torch.Generator().manual_seed(count)
+    x = numbers(count, generator, dtype, hostile=True)
+    noise = torch.rand(count, generator=generator) if random else None
+    for bits in (1, 4, 7):
+        made = launch.encode_groups(*to(device, x, noise), *place, bits)
+        assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, *place, bits)))
+
+
 @given(seeds, counts, st.booleans(), st.sampled_from((0, 0.01, 0.3, -0.5, 1.0)))
 @several
 def test_rectify(device, seed, count, hostile, slope):
@@ -280,7 +304,14 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
         y, signs = ops.rectify(x, 0.1)
         planes = ops.encode(x, zero, unit, zero, None, 1, 1, 1, 4)
         values = ops.decode(planes, unit, zero, 40, 1, 40, None, None, 1, signs, 0.1, True, 40, torch.float16)
-        return [*ops.ends(x, 16, 1, 40, 4), planes, values, y, signs, ops.rectify_backward(y, signs, 0.1)]
+        return [
+            *ops.encode_groups(x, None, 16, 1, 40, 4),
+            planes,
+            values,
+            y,
+            signs,
+            ops.rectify_backward(y, signs, 0.1),
+        ]
 
     called = set()
 
@@ -288,7 +319,7 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
         original = getattr(launch, name)
         return lambda *args: (called.add(name), original(*args))[1]
 
-    names = {"ends", "encode", "decode", "rectify", "rectify_backward"}
+    names = {"encode_groups", "encode", "decode", "rectify", "rectify_backward"}
     for name in names:
         monkeypatch.setattr(launch, name, noticed(name))
     made = run()
