@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.engine import reference_codes
 
 neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
