@@ -9,9 +9,9 @@ deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on 
 plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
-bits: compiled with `kernels.compression` (coded-b, not of small-vit), converted by compress (compress-b, stochastic-b)
-or by a plan for an n-th of the bytes (plan-n), or by hooks (hook-b); beside stock, compiled and checkpointed. The peak
-of a step is measured, too.
+bits: compiled with `kernels.compression` (coded-b), converted by compress (compress-b, stochastic-b), converted or
+compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled and
+checkpointed. The peak of a step is measured, too.
 
 Four more nets learn the digits with all their layers kept in few bits: `resnet20`, `resnet56`, `resnet164` and `vit`.
 Their variants are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features.

@@ -44,7 +44,8 @@ def rendered(page: str, results: Path = RESULTS) -> str:
         if begin in page:
             before, rest = page.split(begin)
             _, after = rest.split(end)
-            page = f"{before}{begin}{''.join(make(*of_task) for of_task in rows)}{end}{after}"
+            made = [text for text in (make(*of_device) for of_device in rows) if text]
+            page = before + begin + "\n".join(made) + end + after
     return page
 
 

@@ -20,7 +20,7 @@ from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import TrainingRow
 from benchmarks.training.runs import SHARE
-from benchmarks.training.variants import PLAN, STOCK, VARIANTS
+from benchmarks.training.variants import COMPILED_PLAN, PLAN, STOCK, VARIANTS, parts
 
 DPI, COLOURS = 100, 255
 BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
@@ -48,12 +48,12 @@ def _small(figure: Figure) -> Image.Image:
 
 def _style(variant: str) -> dict[str, Any]:
     """One colour for each method; lines of fewer bits have wider gaps."""
-    method, _, bits = variant.rpartition("-")
+    method, bits = parts(variant)
     names = ("invact", "forward-ad", "fewbit", "actnn", "recompute")
     if variant == STOCK:
         return {"color": "black"}
     dashes = {"1": ":", "2": "-.", "3": "--", "4": "-"}.get(bits, "-")
-    return {"color": f"C{names.index(method if bits.isdigit() else variant)}", "linestyle": dashes}
+    return {"color": f"C{names.index(method)}", "linestyle": dashes}
 
 
 def curves(rows: Sequence[TrainingRow]) -> Figure | None:
@@ -168,6 +168,7 @@ MARKERS = {
     "compress": "o",
     "stochastic": "D",
     PLAN: "*",
+    COMPILED_PLAN: "^",
 }
 
 
@@ -182,9 +183,7 @@ def peaks(rows: Sequence[TrainingRow]) -> Figure | None:
     columns = min(2, len(tasks))
     figure = Figure(figsize=(5.2 * columns, 4.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(-(-len(tasks) // columns), columns, squeeze=False)
-    methods = dict.fromkeys(
-        variant.partition("-")[0] for task in tasks for variant in training_rows.compared(rows, task)
-    )
+    methods = dict.fromkeys(parts(variant)[0] for task in tasks for variant in training_rows.compared(rows, task))
     for axes, task in zip(grid.flat, tasks, strict=False):
         _peaks(axes, rows, task)
     for axes in grid.flat[len(tasks) :]:
@@ -194,7 +193,7 @@ def peaks(rows: Sequence[TrainingRow]) -> Figure | None:
     times = ScalarMappable(Normalize(*TIMES), "viridis")
     figure.colorbar(times, ax=figure.axes, label="time of a training, × stock", extend="both", shrink=0.6)
     shapes = [Line2D([], [], marker=MARKERS[method], color="0.5", linestyle="", label=method) for method in methods]
-    figure.legend(handles=shapes, loc="outside lower center", frameon=False, fontsize=8, ncols=len(MARKERS))
+    figure.legend(handles=shapes, loc="outside lower center", frameon=False, fontsize=8, ncols=len(methods))
     return figure
 
 
@@ -209,11 +208,11 @@ def _peaks(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
         if isnan(value):
             axes.annotate(f"{variant}: diverged", (peak, 0.95), xycoords=("data", "axes fraction"), fontsize=7)
             continue
-        method, _, bits = variant.partition("-")
+        method, number = parts(variant)
         axes.errorbar(peak, value, yerr=half, fmt="none", ecolor="0.5", linewidth=1)
         time = training_rows.time_ratio(by_variant, variant)
         shape = {"marker": MARKERS[method], "edgecolors": "black", "linewidths": 0.5, "zorder": 3}
         axes.scatter([peak], [value], c=[time], vmin=TIMES[0], vmax=TIMES[1], cmap="viridis", **shape)
-        axes.annotate(f"1/{bits}" if method == PLAN else bits, (peak, value), **BESIDE)
+        axes.annotate(f"1/{number}" if method in (PLAN, COMPILED_PLAN) else number, (peak, value), **BESIDE)
     axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.1))
     axes.set_yscale("symlog", linthresh=1)  # linear within the margin

@@ -5,12 +5,14 @@ approx-backprop, paper-b by the paper's own codes, fused the same tensors exactl
 narrow is exact with a quarter of the features. For CODED, every tensor that autograd saves is encoded: coded-b compiles
 the model with `kernels.compression`, compress-b converts it by compress, stochastic-b the same with stochastic
 rounding; hook-b encodes in hooks, compiled is plain torch.compile. plan-n converts it by a plan for an n-th of stock's
-bytes; the plan is made at the first weights, with the loss of the seed's first batch.
+bytes, and compiled-plan-n compiles it by a plan for as many; plans are made at the first weights, with the loss of the
+seed's first batch.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +27,11 @@ from benchmarks.training.data import Data, Text
 from benchmarks.training.models import GPT, Llama, ResNet, loss, plainly
 from benchmarks.training.nets import PreActivated, ViT
 from kernels import compression, convert
+from kernels.planning import make_plan
 
 Run = Callable[[Tensor], Tensor]
-STOCK, RECOMPUTE, COMPILED, PLAN = "stock", "recompute", "compiled", "plan"
+STOCK, RECOMPUTE, COMPILED = "stock", "recompute", "compiled"
+PLAN, COMPILED_PLAN = "plan", "compiled-plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
 SMALL_VIT = "small-vit"
 CODED = ("gpt", "llama", "resnet", SMALL_VIT)
@@ -38,11 +42,6 @@ APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
-    # In eager mode only: two other transformers are compiled.
-    SMALL_VIT: (
-        *(STOCK, RECOMPUTE),
-        *(variant for variant in parsers.CODED_VARIANTS if not variant.startswith(("compiled", "coded"))),
-    ),
     **dict.fromkeys(NETS, APPROXIMATE),
     "resnet164": tuple(
         variant for variant in APPROXIMATE if variant != "paper-4"
@@ -52,6 +51,12 @@ VARIANTS_OF = {
 EVERY = (*parsers.VARIANTS, FUSED)
 ROUNDINGS = {"compress": "nearest", "stochastic": "stochastic"}
 SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
+
+
+def parts(variant: str) -> tuple[str, str]:
+    """A variant's method, and its bits or share of bytes; "" for a variant without such a number."""
+    method, _, number = variant.rpartition("-")
+    return (method, number) if number.isdigit() else (variant, "")
 
 
 def activation(name: str, variant: str) -> nn.Module:
@@ -82,20 +87,30 @@ def model(data: Data, task: str, name: str, width: int, layers: int, variant: st
 
 def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     """The function that training calls instead of the model; it may compile at its first call. batch: for plans."""
-    method, _, bits = variant.rpartition("-")
+    method, number = parts(variant)
+    x, targets = batch
     if method == "hook":
-        return partial(_hooked, model, int(bits))
+        return partial(_hooked, model, int(number))
     if method == PLAN:
-        x, targets = batch
-        convert(model, inputs=x, budget=1 / int(bits), loss=loss, targets=targets)
+        convert(model, inputs=x, budget=1 / int(number), loss=loss, targets=targets)
     if method in ROUNDINGS:
-        convert(model, method="compress", bits=int(bits), rounding=ROUNDINGS[method])
-    if variant == COMPILED or method == "coded":
-        torch.compiler.reset()  # torch recompiles a function only so many times
-        options = compression.options(bits=int(bits)) if method == "coded" else None
-        compiled: Run = torch.compile(model, dynamic=False, options=options)
-        return compiled
+        convert(model, method="compress", bits=int(number), rounding=ROUNDINGS[method])
+    if method == COMPILED:
+        return _compiled(model)
+    if method == "coded":
+        return _compiled(model, bits=int(number))
+    if method == COMPILED_PLAN:
+        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, compiled=True)
+        return _compiled(model, plan=plan)
     return model
+
+
+def _compiled(model: nn.Module, **codes: Any) -> Run:
+    """The compiled model, with codes for backward by these arguments of `compression.options`, if any."""
+    torch.compiler.reset()  # torch recompiles a function only so many times
+    options = compression.options(**codes) if codes else None
+    compiled: Run = torch.compile(model, dynamic=False, options=options)
+    return compiled
 
 
 def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
@@ -105,7 +120,7 @@ def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
 
 def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Module:
     """The model of a task of NETS, like `model`."""
-    method, _, bits = variant.rpartition("-") if variant[-1].isdigit() else (variant, "", "")
+    method, bits = parts(variant)
     width = width // QUARTER if variant == NARROW else width
     made: nn.Module
     if task == "vit":

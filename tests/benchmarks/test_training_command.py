@@ -193,15 +193,16 @@ def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
             {},
             "r",
         )
-        for variant, peak in {"stock": 4e6, "coded-4": 1e6}.items()
+        for variant, peak in {"stock": 4e6, "coded-4": 1e6, "compiled-plan-8": 2e6}.items()
         for seed in range(3)
     ]
     (axes, bar) = training_plots.peaks(rows).axes
-    (_, point) = axes.collections  # the interval, and the point
-    assert point.get_offsets().tolist() == [[0.25, 0.0]]  # of the peak; the losses are the same
-    assert point.get_array().tolist() == [2.0]  # the time, which is the colour
+    (_, coded, _, planned) = axes.collections  # of each variant the interval, and the point
+    assert coded.get_offsets().tolist() == [[0.25, 0.0]]  # of the peak; the losses are the same
+    assert coded.get_array().tolist() == [2.0]  # the time, which is the colour
+    assert planned.get_offsets().tolist() == [[0.5, 0.0]]
     assert bar.get_ylabel() == "time of a training, × stock"
-    assert [text.get_text() for text in axes.texts] == ["4"]
+    assert [text.get_text() for text in axes.texts] == ["4", "1/8"]
     (tmp_path / "machine").mkdir()
     path = tmp_path / "machine" / "training.jsonl"
     training_rows.save(rows, path)
@@ -212,6 +213,29 @@ def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
     assert page.startswith(f"{training_page.BEGIN}{training_page.END}{begin}**llama**")
     assert "| coded-4 | 1.00 MB, 50 % | 1.00 MB, 25 % | 2.0000 |" in page
     assert f"machine/{picture.name})" in page
+
+
+def test_each_device_has_its_own_tables(tmp_path):
+    """Compared with its own stock, and below an empty line, which Markdown needs between the devices."""
+    settings = training_runs.key(quick("llama"))
+    for device, losses in {"d1": [1.0, 2.0], "d2": [1.0, 9.0]}.items():
+        (tmp_path / device).mkdir()
+        rows = [
+            TrainingRow(
+                *("training llama", variant, "run", seed, settings),
+                {**_results(variant, loss if variant == "stock" else loss + seed), "peak": 1e6},
+                *(device, {}, "r"),
+            )
+            for variant in ("stock", "coded-4")
+            for seed, loss in enumerate(losses)
+        ]
+        training_rows.save(rows, tmp_path / device / "training.jsonl")
+    begin, end = training_page.CODED_BEGIN, training_page.CODED_END
+    first, second = training_page.rendered(f"{begin}{end}", tmp_path).split("\n\n**llama**, silu, on d2")
+    assert first.startswith(f"{begin}**llama**, silu, on d1")
+    for section, margin in ((first, 2**-0.5), (second, 8 * 2**-0.5)):  # the deviation of two numbers
+        assert section.count("| stock |") == section.count("| coded-4 |") == 1
+        assert f"| {0.5 / margin:+.3f} (" in section
 
 
 def _results(variant, loss):

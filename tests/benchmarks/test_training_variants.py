@@ -12,10 +12,11 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from benchmarks.baselines import actnn
+from benchmarks.compression.meter import measured
 from benchmarks.training import data as training_data
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
-from benchmarks.training.models import rotated
+from benchmarks.training.models import loss, rotated
 from coefficients import command
 from tests.benchmarks.quick_training import CPU, quick
 from tests.kernels.saved import bytes_in_graph
@@ -84,6 +85,19 @@ def test_variants_begin_with_the_same_weights(task):
         assert all(torch.equal(state[name], stock[name]) for name in stock)
     other = training_runs.start(settings, "stock", 4).state_dict()
     assert any(not torch.equal(other[name], stock[name]) for name in stock)
+
+
+@pytest.mark.parametrize(
+    ("variant", "parts"),
+    [
+        ("forward-ad", ("forward-ad", "")),
+        ("fewbit-3", ("fewbit", "3")),
+        ("compiled", ("compiled", "")),
+        ("compiled-plan-12", ("compiled-plan", "12")),
+    ],
+)
+def test_method_and_number_of_a_variant(variant, parts):
+    assert variants.parts(variant) == parts
 
 
 @pytest.mark.parametrize("task", ["text", "llama"])
@@ -201,13 +215,28 @@ def test_hooks_code_what_training_saves():
 @pytest.mark.slow
 def test_codes_of_a_compiled_model_train():
     settings = quick("llama", batch=64)  # of which more than 4096 elements are saved
-    stock, coded = (training_runs.train(settings, variant, 0) for variant in ("stock", "coded-8"))
-    assert coded[1]["kept"] < stock[1]["kept"]
-    assert coded[1]["peak"] < stock[1]["peak"]
+    stock, coded = (training_runs.train(settings, variant, 0)[1] for variant in ("stock", "coded-8"))
+    assert coded["kept"] < stock["kept"]
+    assert coded["peak"] < stock["peak"]
+    _trains_like(coded, stock)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["plan-5", "compiled-plan-5"])
+def test_a_plan_trains_with_its_share_of_what_eager_mode_keeps(variant):
+    settings = quick("llama", batch=64)
+    data, (x, targets) = training_runs.of(settings), training_runs.first_batch(settings, 0)
+    logits = torch.zeros(*x.shape, data.classes, requires_grad=True)
+    of_loss = measured(lambda: loss(logits, targets), CPU).kept  # which is on top of a plan's bytes
+    stock, planned = (training_runs.train(settings, name, 0)[1] for name in ("stock", variant))
+    assert 0 < planned["kept"] - of_loss <= (stock["kept"] - of_loss) / 5
+    assert planned["curve"] != stock["curve"]
+    _trains_like(planned, stock)
+
+
+def _trains_like(coded, stock):
     # Four steps from the same weights, and gradients that are off by a percent.
-    for (_, batches, held_out), (_, coded_batches, coded_held_out) in zip(
-        stock[1]["curve"], coded[1]["curve"], strict=True
-    ):
+    for (_, batches, held_out), (_, coded_batches, coded_held_out) in zip(stock["curve"], coded["curve"], strict=True):
         assert coded_batches == pytest.approx(batches, rel=0.02)
         assert coded_held_out == pytest.approx(held_out, rel=0.02)
 
