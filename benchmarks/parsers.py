@@ -22,7 +22,7 @@ COMPRESSION_WAYS = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
     *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
-    *(f"compress {bits} bits" for bits in (8, 4, 2)),
+    *(f"{way} {bits} bits" for way, widths in (("checkpoint", (8, 4)), ("compress", (8, 4, 2))) for bits in widths),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )

@@ -24,7 +24,8 @@ RECOMPUTING, FP8 = "compiled with the flag", "compiled with fp8"
 BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
 HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
-COMPRESSED = {f"compress {bits} bits": bits for bits in (8, 4, 2)}
+CHECKPOINTED = {f"checkpoint {bits} bits": bits for bits in (8, 4)}  # blocks computed again from inputs in codes
+COMPRESSED = {**{f"compress {bits} bits": bits for bits in (8, 4, 2)}, **CHECKPOINTED}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
 OURS = {**COMPRESSED, **CODED, **PLANNED}
@@ -48,7 +49,7 @@ def is_compiled(way: str) -> bool:
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
-    if way in (CHECKPOINT, COMPILED_CHECKPOINT):
+    if way in (CHECKPOINT, COMPILED_CHECKPOINT, *CHECKPOINTED):
         checkpoint_each(net.blocks)
     if way in CONVERTED:
         convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
