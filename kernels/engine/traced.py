@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels.engine.cells import cells_of, entries
 from kernels.engine.elements import computed, table_of, torch_elements, widened
 from kernels.engine.from_output import derivative_from_output
 from kernels.methods.method import KernelSpec, spec_of
@@ -19,17 +20,19 @@ from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT, TABLE
 
 EIGHT = 8  # elements a byte
 WORD_PLANES = 4  # bytes of an int32: bit 8p + k is bit p of the k-th element's code
+_ONES, _COPIES = 0x01010101, 0x00204081  # times _COPIES: four copies of four bits, 7 bits apart, so bit p is at 8p
 _STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
 
 
 def traceable(kernel: str) -> bool:
-    """Whether a kernel can be traced: its codes fit into a word, and it reads no bits of a floating-point number.
+    """Whether a kernel can be traced: its codes can be looked up, and it reads no bits of a floating-point number.
 
-    Wider codes need tables, and Inductor's C++ vectorises neither these nor the bits of a number; and bits of a number
-    would be saved for backward as another tensor.
+    Bits of a number would be saved for backward as another tensor.
     """
     spec = spec_of(kernel)
-    return spec.stored_bits <= WORD_PLANES and spec.storage in _STORAGES
+    if spec.stored_bits > WORD_PLANES and None in (cells_of(spec, torch.float32), cells_of(spec, torch.float64)):
+        return False
+    return spec.storage in _STORAGES
 
 
 def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -43,7 +46,7 @@ def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int
         case "branch_bit":
             return y, _planes(elements.branch_bit(widened(_split(x)), params).to(torch.int32), 1)
         case "codes" | "table_codes":
-            return y, _planes(_spread_codes(spec, widened(_split(x))), spec.stored_bits)
+            return y, _code_planes(spec, widened(_split(x)))
     return y, x.new_empty(0, dtype=torch.uint8)
 
 
@@ -105,15 +108,31 @@ def _planes(words: Tensor, bits: int) -> Tensor:
 
 
 def _word(planes: Tensor) -> Tensor:
-    """int32 [lead, n/8], plane p in its byte p."""
+    """int32 [lead, n/8], plane p in its byte p; of four planes at most."""
     word, *others = planes.to(torch.int32)
     for plane, other in enumerate(others, 1):
         word = word | (other << EIGHT * plane)
     return word
 
 
+def _code_planes(spec: KernelSpec, x: Tensor) -> Tensor:
+    """The packed codes of numbers [lead, 8, n/8].
+
+    Up to 4 bits by a comparison with each border, which Inductor's C++ vectorises, more by tables: it reads these
+    number by number, and still faster than it compares with 31 borders or more.
+    """
+    bits, cells = spec.stored_bits, None
+    if bits > WORD_PLANES:
+        cells = cells_of(spec, x.dtype)
+    if cells is None:
+        return _planes(_spread_codes(spec, x), bits)
+    codes = cells.codes_of(x)
+    lower, upper = ((four * _COPIES) & _ONES for four in (codes & 15, codes >> WORD_PLANES))
+    return torch.cat([_planes(lower, WORD_PLANES), _planes(upper, bits - WORD_PLANES)])
+
+
 def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:
-    """The code of each number in int32, its bit p at 8p."""
+    """The code of each number in int32, its bit p at 8p; of 4 bits at most."""
     table = table_of(spec)
     borders = table.borders if x.dtype == torch.float64 else table.float32_borders
     words = [sum(((code >> plane) & 1) << EIGHT * plane for plane in range(WORD_PLANES)) for code in table.codes]
@@ -129,24 +148,37 @@ def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
     Inductor's C++ reads one byte as slowly as eight: on a CPU all elements of a byte are computed at once. Inductor's
     Triton fuses one expression with its consumers, but not eight.
     """
-    split, word = _split(grad), _word(planes)
-    level = _lookup([*table_of(spec).levels], spec.stored_bits, computed(grad.dtype), grad.device)
+    split, words = _split(grad), [_word(four) for four in planes.split(WORD_PLANES)]
+    level = _lookup(spec, computed(grad.dtype), grad.device)
     if grad.device.type == "cpu":
-        return _joined(torch.stack([_product(split[:, k], level(word >> k)) for k in range(EIGHT)], 1), grad)
+        products = [_product(split[:, k], level([word >> k for word in words])) for k in range(EIGHT)]
+        return _joined(torch.stack(products, 1), grad)
     place = torch.arange(EIGHT, dtype=torch.int32, device=grad.device)
-    return _joined(_product(split, level(word[:, None] >> place[:, None])), grad)
+    return _joined(_product(split, level([word[:, None] >> place[:, None] for word in words])), grad)
 
 
-def _lookup(levels: list[float], bits: int, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The level of a code whose bit p is at 8p: by one torch.where for each bit, as table lookups do not vectorise."""
+def _lookup(spec: KernelSpec, dtype: torch.dtype, device: torch.device) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The level of a code whose bit p is at 8p of the first word, and bit 4 + p of the second."""
+    levels = [*table_of(spec).levels]
+    levels += levels[-1:] * ((1 << spec.stored_bits) - len(levels))
+    if spec.stored_bits > WORD_PLANES:
+        table = torch.tensor(levels, dtype=dtype, device=device)
+        return lambda words: entries(table, _four_bits(words[0]) | (_four_bits(words[1]) << WORD_PLANES))
     numbers = [torch.full((), level, dtype=dtype, device=device) for level in levels]
-    numbers += numbers[-1:] * ((1 << bits) - len(numbers))
 
-    def level(code: Tensor) -> Tensor:
+    def level(words: Sequence[Tensor]) -> Tensor:
+        """By one torch.where for each bit, which vectorises, unlike lookups."""
         values = numbers
-        for plane in range(bits):
-            is_set = (code & (1 << EIGHT * plane)) != 0
+        for plane in range(spec.stored_bits):
+            is_set = (words[0] & (1 << EIGHT * plane)) != 0
             values = [torch.where(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
         return values[0]
 
     return level
+
+
+def _four_bits(word: Tensor) -> Tensor:
+    """The bits at 0, 8, 16 and 24 as a number below 16."""
+    word = word & _ONES
+    word = word | (word >> 7)
+    return (word | (word >> 14)) & 15

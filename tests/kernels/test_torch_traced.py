@@ -21,10 +21,11 @@ TRACED = {
     "fewbit-1": {"method": "fewbit", "bits": 1},
     "fewbit-3": {"method": "fewbit", "bits": 3},
     "fewbit-4": {"method": "fewbit", "bits": 4},
+    "fewbit-5": {"method": "fewbit", "bits": 5},
+    "fewbit-8": {"method": "fewbit", "bits": 8},
     "forward-ad": {"method": "forward-ad"},
 }
 OPAQUE = {
-    "fewbit-6": {"method": "fewbit", "bits": 6},
     "invact-precision-bit": {"method": "invact-precision-bit"},
 }
 each_traced = pytest.mark.parametrize("options", TRACED.values(), ids=TRACED)
@@ -107,7 +108,7 @@ def numbers(dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["fewbit-8"], TRACED["forward-ad"]])
 def test_every_function_gives_what_the_ops_give(options: dict) -> None:
     """Special values included."""
     functions = [name for name, info in FUNCTIONS.items() if options["method"] != "fewbit" or info.bounded_derivative]
@@ -139,7 +140,7 @@ def shapes() -> Iterator[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["fewbit-5"], TRACED["forward-ad"]])
 def test_any_shape_and_strides(options: dict) -> None:
     net = kernels.GELU(**options)
     for x in shapes():
@@ -164,7 +165,9 @@ def test_a_number_of_rows_that_varies(options: dict, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("options", "bits"), [(TRACED["invact"], 1), (TRACED["fewbit-1"], 1), (TRACED["fewbit-3"], 3)])
+@pytest.mark.parametrize(
+    ("options", "bits"), [(TRACED["invact"], 1), *((TRACED[f"fewbit-{bits}"], bits) for bits in (1, 3, 5, 8))]
+)
 def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch.dtype) -> None:
     """With torch's partitioner: the hidden tensor is saved for the next layer, the input of GELU is not saved."""
     net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**options), nn.Linear(64, 16)).to(dtype)
@@ -175,7 +178,7 @@ def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED["fewbit-1"], TRACED["fewbit-3"], TRACED["fewbit-4"]])
+@pytest.mark.parametrize("options", [TRACED[f"fewbit-{bits}"] for bits in (1, 3, 4, 5, 8)])
 @pytest.mark.parametrize("shape", [(40, 24), (7, 5)])
 def test_inductor_decodes_what_it_encoded(options: dict, shape: tuple[int, int]) -> None:
     """f' from few bits is not rounded, so gradients are the ops' bit for bit."""
