@@ -97,7 +97,7 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) for x of any strides, in the memory layout of x; differentiable once."""
     order = _memory_order(x)
-    passes = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
+    passes = traced if _is_compiling() and traced.traceable(kernel, x.dtype) else torch.ops.actfit
     return _in_original_order(Elementwise.apply(x, kernel, list(params), order, passes)[0], order)
 
 

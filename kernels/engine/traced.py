@@ -13,26 +13,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.engine.cells import cells_of, entries
-from kernels.engine.elements import computed, table_of, torch_elements, widened
-from kernels.engine.from_output import derivative_from_output
+from kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
+from kernels.engine.from_output import derivative_from_output, finer
 from kernels.methods.method import KernelSpec, spec_of
-from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT, TABLE_CODES
+from kernels.methods.storage import (
+    BRANCH_AND_ROUNDING,
+    BRANCH_BIT,
+    CODES,
+    DERIVATIVE,
+    MARKED_OUTPUT,
+    OUTPUT,
+    TABLE_CODES,
+)
 
 EIGHT = 8  # elements a byte
 WORD_PLANES = 4  # bytes of an int32: bit 8p + k is bit p of the k-th element's code
 _ONES, _COPIES = 0x01010101, 0x00204081  # times _COPIES: four copies of four bits, 7 bits apart, so bit p is at 8p
 _STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
+_STORAGES_WITH_BITS = (BRANCH_AND_ROUNDING, MARKED_OUTPUT)  # which read the bits of numbers
 
 
-def traceable(kernel: str) -> bool:
-    """Whether a kernel can be traced: its codes can be looked up, and it reads no bits of a floating-point number.
-
-    Bits of a number would be saved for backward as another tensor.
-    """
+def traceable(kernel: str, dtype: torch.dtype) -> bool:
+    """Whether a kernel can be traced for a dtype: its codes can be looked up, and it reads no bits of float16, as
+    Inductor's C++ has no vectors of 16-bit integers; those of bfloat16 are read in float32."""
     spec = spec_of(kernel)
-    if spec.stored_bits > WORD_PLANES and None in (cells_of(spec, torch.float32), cells_of(spec, torch.float64)):
+    if spec.stored_bits > WORD_PLANES and cells_of(spec, dtype) is None:
         return False
-    return spec.storage in _STORAGES
+    return spec.storage in _STORAGES or (spec.storage in _STORAGES_WITH_BITS and dtype != torch.float16)
 
 
 def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -47,6 +54,10 @@ def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int
             return y, _planes(elements.branch_bit(widened(_split(x)), params).to(torch.int32), 1)
         case "codes" | "table_codes":
             return y, _code_planes(spec, widened(_split(x)))
+        case "branch_and_rounding":
+            return y, _planes(_branch_and_rounding(spec, _split(x), _split(y), params), 2)
+        case "marked_output":
+            y = _marked(y, elements.branch_bit(widened(x), params))
     return y, x.new_empty(0, dtype=torch.uint8)
 
 
@@ -58,11 +69,17 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
             return _product(grad, widened(saved))
         case "codes" | "table_codes", _:
             return _times_levels(spec, grad, saved)
-        case "branch_bit", Tensor():
-            output, place = widened(_split(y)), torch.arange(EIGHT, dtype=torch.int32, device=y.device)
-            bit = (_word(saved)[:, None] << (31 - place[:, None])) < 0  # the sign is the fastest test of a bit
-            derivative = derivative_from_output(spec, y.dtype, output, bit, params)
+        case "branch_bit" | "branch_and_rounding" as name, Tensor():
+            output, word = _split(y), _word(saved)
+            values = widened(output)
+            if name == "branch_and_rounding":
+                values = finer(_bits(output).view(torch.float32), _is_set(word, 1), y.dtype)
+            derivative = derivative_from_output(spec, y.dtype, values, _is_set(word, 0), params)
             return _joined(_product(_split(grad), derivative), grad)
+        case "marked_output", Tensor():
+            # Of y itself Inductor takes the integers that forward made it of, and saves them, too.
+            bit = (_bits(y.abs()) & _lowest_bit(y.dtype)) == 0
+            return _product(grad, derivative_from_output(spec, y.dtype, widened(y), bit, params))
         case _, Tensor():
             return _product(grad, derivative_from_output(spec, y.dtype, widened(y), None, params))
     raise RuntimeError(f"{spec.key} needs y")
@@ -73,6 +90,33 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
     given = x if spec.function.rounds_once else widened(x)
     y: Tensor = torch_elements(spec.function.name).forward(given, params)
     return y.to(x.dtype)  # autocast lets some functions give float32
+
+
+def _marked(y: Tensor, on_right: Tensor) -> Tensor:
+    """y with its lowest bit clear on the right branch, else set; -0 becomes 0 first, as so marked it lies below f."""
+    bits, lowest = _bits(y), _lowest_bit(y.dtype)
+    bits = bits.masked_fill(bits == torch.iinfo(bits.dtype).min, 0)  # as numbers, C++ does not tell -0 from 0
+    marked = (bits | lowest) - on_right.to(bits.dtype) * lowest
+    return marked.view(torch.float32).to(y.dtype) if y.dtype == torch.bfloat16 else marked.view(y.dtype)
+
+
+def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
+    """int32: the branch of x at bit 0, and at bit 8 whether f(x) was rounded away from zero to y, in bfloat16."""
+    elements, wide = torch_elements(spec.function.name), widened(x)
+    away = elements.forward(wide, params).abs() < _bits(y.abs()).view(torch.float32)
+    return elements.branch_bit(wide, params).to(torch.int32) | (away.to(torch.int32) << EIGHT)
+
+
+def _bits(y: Tensor) -> Tensor:
+    """The bits of numbers; of bfloat16 in float32, rounded here, as Inductor leaves out rounding before widening."""
+    if y.dtype != torch.bfloat16:
+        return y.view(INTEGERS[y.dtype])
+    bits = y.float().view(torch.int32)
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+
+
+def _lowest_bit(dtype: torch.dtype) -> int:
+    return 1 << 16 if dtype == torch.bfloat16 else 1
 
 
 def _product(grad: Tensor, derivative: Tensor) -> Tensor:
@@ -129,6 +173,12 @@ def _code_planes(spec: KernelSpec, x: Tensor) -> Tensor:
     codes = cells.codes_of(x)
     lower, upper = ((four * _COPIES) & _ONES for four in (codes & 15, codes >> WORD_PLANES))
     return torch.cat([_planes(lower, WORD_PLANES), _planes(upper, bits - WORD_PLANES)])
+
+
+def _is_set(word: Tensor, plane: int) -> Tensor:
+    """bool [lead, 8, n/8]: bits of a plane; the sign is the fastest test of a bit."""
+    place = torch.arange(EIGHT, dtype=torch.int32, device=word.device)
+    return (word[:, None] << (31 - EIGHT * plane - place[:, None])) < 0
 
 
 def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:

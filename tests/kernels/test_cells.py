@@ -44,7 +44,7 @@ def test_every_packaged_table(name: str, bits: int) -> None:
         made, x = cells(borders, table.codes), numbers(borders, dtype)
         assert len(made.borders) <= MOST_CELLS
         assert torch.equal(made.codes_of(x), searched(x, borders, table.codes))
-    assert traceable(register_kernel(KernelSpec(FUNCTIONS[name], FewBit(bits=bits))))
+        assert traceable(register_kernel(KernelSpec(FUNCTIONS[name], FewBit(bits=bits))), dtype)
 
 
 def test_borders_far_apart_and_far_from_zero() -> None:
