@@ -5,16 +5,15 @@ neighbours in memory go into neighbouring bytes. No compiler vectorises the orde
 The order may differ, as planes never leave the graph that makes them.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kernels.engine.cells import cells_of, entries
 from kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
 from kernels.engine.from_output import derivative_from_output, finer
+from kernels.engine.traced_planes import EIGHT, ONES, WORD_PLANES, four_bits, is_set, joined, planes_of, split, word_of
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.methods.storage import (
     BRANCH_AND_ROUNDING,
@@ -23,13 +22,12 @@ from kernels.methods.storage import (
     DERIVATIVE,
     MARKED_OUTPUT,
     OUTPUT,
+    SIGNED_OUTPUT,
     TABLE_CODES,
 )
 
-EIGHT = 8  # elements a byte
-WORD_PLANES = 4  # bytes of an int32: bit 8p + k is bit p of the k-th element's code
-_ONES, _COPIES = 0x01010101, 0x00204081  # times _COPIES: four copies of four bits, 7 bits apart, so bit p is at 8p
-_STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
+_COPIES = 0x00204081  # times this: four copies of four bits, 7 bits apart, so bit p is at 8p
+_STORAGES = (DERIVATIVE, OUTPUT, SIGNED_OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
 _STORAGES_WITH_BITS = (BRANCH_AND_ROUNDING, MARKED_OUTPUT)  # which read the bits of numbers
 
 
@@ -51,13 +49,16 @@ def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int
         case "derivative":
             return y, elements.derivative(widened(x), params).to(x.dtype)
         case "branch_bit":
-            return y, _planes(elements.branch_bit(widened(_split(x)), params).to(torch.int32), 1)
+            return y, planes_of(elements.branch_bit(widened(split(x)), params).to(torch.int32), 1)
         case "codes" | "table_codes":
-            return y, _code_planes(spec, widened(_split(x)))
+            return y, _code_planes(spec, widened(split(x)))
         case "branch_and_rounding":
-            return y, _planes(_branch_and_rounding(spec, _split(x), _split(y), params), 2)
+            return y, planes_of(_branch_and_rounding(spec, split(x), split(y), params), 2)
         case "marked_output":
             y = _marked(y, elements.branch_bit(widened(x), params))
+        case "signed_output":
+            above = (elements.forward(widened(x), params) - spec.function.minimum).clamp(min=0)
+            return y, torch.where(elements.branch_bit(widened(x), params), above, -above).to(x.dtype)
     return y, x.new_empty(0, dtype=torch.uint8)
 
 
@@ -69,13 +70,16 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
             return _product(grad, widened(saved))
         case "codes" | "table_codes", _:
             return _times_levels(spec, grad, saved)
+        case "signed_output", _:
+            values, bit = widened(saved).abs() + spec.function.minimum, ~torch.signbit(saved)
+            return _product(grad, derivative_from_output(spec, saved.dtype, values, bit, params))
         case "branch_bit" | "branch_and_rounding" as name, Tensor():
-            output, word = _split(y), _word(saved)
+            output, word = split(y), word_of(saved)
             values = widened(output)
             if name == "branch_and_rounding":
-                values = finer(_bits(output).view(torch.float32), _is_set(word, 1), y.dtype)
-            derivative = derivative_from_output(spec, y.dtype, values, _is_set(word, 0), params)
-            return _joined(_product(_split(grad), derivative), grad)
+                values = finer(_bits(output).view(torch.float32), is_set(word, 1), y.dtype)
+            derivative = derivative_from_output(spec, y.dtype, values, is_set(word, 0), params)
+            return joined(_product(split(grad), derivative), grad)
         case "marked_output", Tensor():
             # Of y itself Inductor takes the integers that forward made it of, and saves them, too.
             bit = (_bits(y.abs()) & _lowest_bit(y.dtype)) == 0
@@ -83,6 +87,23 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
         case _, Tensor():
             return _product(grad, derivative_from_output(spec, y.dtype, widened(y), None, params))
     raise RuntimeError(f"{spec.key} needs y")
+
+
+def levels(saved: Tensor, kernel: str, like: Tensor) -> Tensor:
+    """The levels of the codes of a tensor that has the shape and dtype of `like`, which is not read."""
+    return _times_levels(spec_of(kernel), torch.ones_like(like), saved)
+
+
+def gated(a: Tensor, b: Tensor, function: str) -> Tensor:
+    """As the op: f(a) * b."""
+    return _product(b, torch_elements(function).forward(widened(a), ()))
+
+
+def gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
+    """As the op: grad * b * f'(a) and grad * f(a)."""
+    elements, x = torch_elements(function), widened(a)
+    da = (widened(grad) * widened(b) * elements.derivative(x, ())).to(a.dtype)
+    return da, _product(grad, elements.forward(x, ()))
 
 
 def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
@@ -123,42 +144,6 @@ def _product(grad: Tensor, derivative: Tensor) -> Tensor:
     return (widened(grad) * derivative).to(grad.dtype)
 
 
-def _split(x: Tensor) -> Tensor:
-    """[lead, 8, n/8] of a contiguous tensor: its last dimensions whose sizes are constants are cut into eight.
-
-    If 8 does not divide their product, the whole tensor is padded with zeros and cut.
-    """
-    lead = list(x.shape)
-    row = 1
-    while lead and not isinstance(lead[-1], torch.SymInt):
-        row *= lead.pop()
-    if row % EIGHT == 0:
-        return x.reshape(math.prod(lead), EIGHT, row // EIGHT)
-    # Not -n % 8: comparing it with 0 would make a graph for each case.
-    return F.pad(x.reshape(-1), (0, EIGHT - x.numel() % EIGHT)).view(1, EIGHT, x.numel() // EIGHT + 1)
-
-
-def _joined(split: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `_split`."""
-    return split.reshape(-1)[: like.numel()].view(like.shape)
-
-
-def _planes(words: Tensor, bits: int) -> Tensor:
-    """uint8 [bits, lead, n/8] from int32 [lead, 8, n/8], which has bit p of a code at bit 8p."""
-    word = words[:, EIGHT - 1]
-    for k in reversed(range(EIGHT - 1)):
-        word = (word << 1) | words[:, k]
-    return torch.stack([((word >> EIGHT * plane) & 0xFF).to(torch.uint8) for plane in range(bits)])
-
-
-def _word(planes: Tensor) -> Tensor:
-    """int32 [lead, n/8], plane p in its byte p; of four planes at most."""
-    word, *others = planes.to(torch.int32)
-    for plane, other in enumerate(others, 1):
-        word = word | (other << EIGHT * plane)
-    return word
-
-
 def _code_planes(spec: KernelSpec, x: Tensor) -> Tensor:
     """The packed codes of numbers [lead, 8, n/8].
 
@@ -169,16 +154,10 @@ def _code_planes(spec: KernelSpec, x: Tensor) -> Tensor:
     if bits > WORD_PLANES:
         cells = cells_of(spec, x.dtype)
     if cells is None:
-        return _planes(_spread_codes(spec, x), bits)
+        return planes_of(_spread_codes(spec, x), bits)
     codes = cells.codes_of(x)
-    lower, upper = ((four * _COPIES) & _ONES for four in (codes & 15, codes >> WORD_PLANES))
-    return torch.cat([_planes(lower, WORD_PLANES), _planes(upper, bits - WORD_PLANES)])
-
-
-def _is_set(word: Tensor, plane: int) -> Tensor:
-    """bool [lead, 8, n/8]: bits of a plane; the sign is the fastest test of a bit."""
-    place = torch.arange(EIGHT, dtype=torch.int32, device=word.device)
-    return (word[:, None] << (31 - EIGHT * plane - place[:, None])) < 0
+    lower, upper = ((four * _COPIES) & ONES for four in (codes & 15, codes >> WORD_PLANES))
+    return torch.cat([planes_of(lower, WORD_PLANES), planes_of(upper, bits - WORD_PLANES)])
 
 
 def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:
@@ -198,13 +177,13 @@ def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
     Inductor's C++ reads one byte as slowly as eight: on a CPU all elements of a byte are computed at once. Inductor's
     Triton fuses one expression with its consumers, but not eight.
     """
-    split, words = _split(grad), [_word(four) for four in planes.split(WORD_PLANES)]
+    eighths, words = split(grad), [word_of(four) for four in planes.split(WORD_PLANES)]
     level = _lookup(spec, computed(grad.dtype), grad.device)
     if grad.device.type == "cpu":
-        products = [_product(split[:, k], level([word >> k for word in words])) for k in range(EIGHT)]
-        return _joined(torch.stack(products, 1), grad)
+        products = [_product(eighths[:, k], level([word >> k for word in words])) for k in range(EIGHT)]
+        return joined(torch.stack(products, 1), grad)
     place = torch.arange(EIGHT, dtype=torch.int32, device=grad.device)
-    return _joined(_product(split, level([word[:, None] >> place[:, None] for word in words])), grad)
+    return joined(_product(eighths, level([word[:, None] >> place[:, None] for word in words])), grad)
 
 
 def _lookup(spec: KernelSpec, dtype: torch.dtype, device: torch.device) -> Callable[[Sequence[Tensor]], Tensor]:
@@ -213,7 +192,7 @@ def _lookup(spec: KernelSpec, dtype: torch.dtype, device: torch.device) -> Calla
     levels += levels[-1:] * ((1 << spec.stored_bits) - len(levels))
     if spec.stored_bits > WORD_PLANES:
         table = torch.tensor(levels, dtype=dtype, device=device)
-        return lambda words: entries(table, _four_bits(words[0]) | (_four_bits(words[1]) << WORD_PLANES))
+        return lambda words: entries(table, four_bits(words[0]) | (four_bits(words[1]) << WORD_PLANES))
     numbers = [torch.full((), level, dtype=dtype, device=device) for level in levels]
 
     def level(words: Sequence[Tensor]) -> Tensor:
@@ -225,10 +204,3 @@ def _lookup(spec: KernelSpec, dtype: torch.dtype, device: torch.device) -> Calla
         return values[0]
 
     return level
-
-
-def _four_bits(word: Tensor) -> Tensor:
-    """The bits at 0, 8, 16 and 24 as a number below 16."""
-    word = word & _ONES
-    word = word | (word >> 7)
-    return (word | (word >> 14)) & 15

@@ -280,3 +280,62 @@ def test_another_output_and_the_input_may_be_changed(options: dict) -> None:
         return y.mul_(3) + hidden
 
     assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), options)
+
+
+class GatedNet(nn.Module):
+    """Two linear layers, a gate, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(16, 64), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(kernels.swiglu(self.gate(x), self.up(x)))
+
+
+def with_act_linear(bits: int | None) -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 64), kernels.ActLinear("gelu", nn.Linear(64, 16), bits=bits))
+
+
+# With the bits of a hidden element that cross into backward: of a gate a, b and the product, which is needed anyway.
+LAYERS = {
+    "swiglu": (GatedNet, 3 * 32),
+    "act-linear": (lambda: with_act_linear(None), 32),
+    "act-linear-3": (lambda: with_act_linear(3), 3),
+    "act-linear-6": (lambda: with_act_linear(6), 6),
+}
+each_layer = pytest.mark.parametrize(("make", "bits"), LAYERS.values(), ids=LAYERS)
+
+
+def gradients(run: Callable[[Tensor], Tensor], net: nn.Module, x: Tensor) -> list[Tensor]:
+    y = run(x)
+    return [y.detach(), *torch.autograd.grad(y, [x, *net.parameters()], torch.ones_like(y))]
+
+
+@each_layer
+def test_layers_are_plain_operations_and_save_what_they_save_in_eager(make: Callable[[], nn.Module], bits: int) -> None:
+    net, x, seen = make(), torch.randn(40, 16), Graphs()
+    assert saved_bytes(torch.compile(net, backend=seen.backend), x).total == bits * 40 * 64 // 8
+    assert saved_bytes(net, x).total == bits * 40 * 64 // 8
+    assert not seen.ours()
+
+
+@pytest.mark.slow
+@each_layer
+def test_inductor_saves_of_layers_what_they_save_in_eager(make: Callable[[], nn.Module], bits: int) -> None:
+    assert saved_bytes(torch.compile(make()), torch.randn(40, 16)).total == bits * 40 * 64 // 8
+
+
+@pytest.mark.slow
+@each_layer
+def test_layers_with_a_number_of_rows_that_varies(make: Callable[[], nn.Module], bits: int) -> None:
+    """Compiled once. Gradients are sums over 66 rows at most of terms below 8: their order moves them by 66 * 66 * 8 *
+    2**-24 < 2**-8 at most, and f', by formulas in y off by 2**-18 at most, by less."""
+    net = make()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    for rows in (6, 9, 16, 33):
+        x = torch.randn(rows, 2, 16, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 0)
+        with torch.compiler.set_stance("default" if rows == 6 else "fail_on_recompile"):
+            for got, expected in zip(gradients(compiled, net, x), gradients(net, net, x), strict=True):
+                assert torch.allclose(got, expected, rtol=0, atol=2.0**-8)
