@@ -97,11 +97,11 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) for x of any strides, in the memory layout of x; differentiable once."""
     order = _memory_order(x)
-    passes = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
+    passes = traced if is_compiling() and traced.traceable(kernel, x.dtype) else torch.ops.actfit
     return _in_original_order(Elementwise.apply(x, kernel, list(params), order, passes)[0], order)
 
 
-def _is_compiling() -> bool:
+def is_compiling() -> bool:
     """Whether a graph is being traced: up to torch 2.12, torch.compiler knows this only while Dynamo runs."""
     return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
 

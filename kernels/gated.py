@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import in_memory_order, once_differentiable
+from kernels.autograd import in_memory_order, is_compiling, once_differentiable
+from kernels.engine import traced
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import TableOptions, activation, stock_runs
@@ -26,23 +27,23 @@ from kernels.stock import STOCK
 
 
 class Gated(torch.autograd.Function):
-    """h = f(a) * b; saves a and b."""
+    """h = f(a) * b; saves a and b. `passes` as for `kernels.autograd.Elementwise`."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, function: str) -> Tensor:
-        h: Tensor = torch.ops.actfit.gated(a, b, function)
+    def forward(a: Tensor, b: Tensor, function: str, passes: Any) -> Tensor:
+        h: Tensor = passes.gated(a, b, function)
         return h
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
-        a, b, ctx.function = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, Any], output: Tensor) -> None:
+        a, b, ctx.function, ctx.passes = inputs
         ctx.save_for_backward(a, b)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
-        da, db = torch.ops.actfit.gated_backward(grad.contiguous(), a, b, ctx.function)
-        return once_differentiable(da, a, b), once_differentiable(db, a, b), None
+        da, db = ctx.passes.gated_backward(grad.contiguous(), a, b, ctx.function)
+        return once_differentiable(da, a, b), once_differentiable(db, a, b), None, None
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptions) -> Tensor:
@@ -73,7 +74,8 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
 
 @torch.compiler.allow_in_graph  # see `kernels.functional._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
-    return in_memory_order(lambda *rows: Gated.apply(*rows, function), a, b)
+    passes = traced if is_compiling() else torch.ops.actfit
+    return in_memory_order(lambda *rows: Gated.apply(*rows, function, passes), a, b)
 
 
 def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:

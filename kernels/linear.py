@@ -4,6 +4,7 @@ It saves ±(y - min f), whose sign tells on which branch x is, or a joint code o
 y for the gradient of the weight.
 """
 
+import math
 from os import PathLike
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import once_differentiable
+from kernels.autograd import is_compiling, once_differentiable
+from kernels.engine import traced
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
@@ -26,19 +28,21 @@ from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 class _ActLinear(torch.autograd.Function):
     """F.linear(f(x), weight, bias); saves the weight, and what `kernel` saves of x.
 
-    `outputs` is the kernel that decodes y; "" if ±(y - minimum) is saved.
+    `outputs` is the kernel that decodes y; "" if ±(y - minimum) is saved. `passes` as for
+    `kernels.autograd.Elementwise`.
     """
 
     @staticmethod
     def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float
+        x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float, passes: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, saved = torch.ops.actfit.forward(x, kernel, [])
+        y, saved = passes.forward(x, kernel, [], [])
         return F.linear(y, weight, bias), saved, x.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, weight, bias, ctx.kernel, ctx.outputs, ctx.minimum = inputs
+        x, weight, bias, ctx.kernel, ctx.outputs, ctx.minimum, ctx.passes = inputs
+        ctx.shape = x.shape
         ctx.with_bias = bias is not None
         _, saved, anchor = output
         ctx.mark_non_differentiable(saved)
@@ -48,24 +52,40 @@ class _ActLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return None, None, None, None, None, None
+            return None, None, None, None, None, None, None
         saved, weight, anchor = ctx.saved_tensors
         dx = dweight = dbias = None
         rows = grad.flatten(0, -2) if grad.dim() > 1 else grad[None]
         if ctx.needs_input_grad[1]:
-            if ctx.outputs:
-                y = torch.ops.actfit.levels(saved, ctx.outputs, rows.shape[0] * weight.shape[1], rows.dtype)
-            else:
-                y = saved.abs().add_(ctx.minimum)
+            y = _outputs(ctx, saved, rows)
             dweight = rows.T @ y.view(rows.shape[0], weight.shape[1])
         if ctx.needs_input_grad[0]:
-            dy = (grad @ weight).contiguous()
-            dx = torch.ops.actfit.backward(dy, None, saved, ctx.kernel, [])
+            dy = (grad @ weight).contiguous().view(ctx.shape)
+            dx = ctx.passes.backward(dy, None, saved, ctx.kernel, [])
         if ctx.with_bias and ctx.needs_input_grad[2]:
             dbias = rows.sum(0)
         gradients = (dx, dweight, dbias)
         once = (None if gradient is None else once_differentiable(gradient, anchor) for gradient in gradients)
-        return *once, None, None, None
+        return *once, None, None, None, None
+
+
+def _outputs(ctx: Any, saved: Tensor, rows: Tensor) -> Tensor:
+    """y, in any shape, in the dtype of `rows`."""
+    if not ctx.outputs:
+        y: Tensor = saved.abs().add_(ctx.minimum)
+    elif ctx.passes is traced:
+        y = traced.levels(saved, ctx.outputs, rows.new_empty(ctx.shape))
+    else:
+        y = torch.ops.actfit.levels(saved, ctx.outputs, math.prod(ctx.shape), rows.dtype)
+    return y
+
+
+@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
+def _act_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float) -> Tensor:
+    plain = is_compiling() and traced.traceable(kernel, x.dtype)
+    passes = traced if plain else torch.ops.actfit
+    out: Tensor = _ActLinear.apply(x, weight, bias, kernel, outputs, minimum, passes)[0]
+    return out
 
 
 class ActLinear(nn.Module):
@@ -148,14 +168,13 @@ class ActLinear(nn.Module):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
         if not autocasts(kind):
-            return _ActLinear.apply(input, weight, bias, self.kernel, self.outputs, self.minimum)[0]
+            return _act_linear(input, weight, bias, self.kernel, self.outputs, self.minimum)
         if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast does not cast
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
         with torch.autocast(kind, enabled=False):
-            out, *_ = _ActLinear.apply(input, weight, bias, self.kernel, self.outputs, self.minimum)
-        return out
+            return _act_linear(input, weight, bias, self.kernel, self.outputs, self.minimum)
 
     def extra_repr(self) -> str:
         stored = "y - min f with the branch in its sign"

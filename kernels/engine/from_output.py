@@ -47,7 +47,7 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
         case "branch_bit" if code is not None:
             bit = code.view(torch.bool)
         case "branch_and_rounding" if code is not None:
-            values, bit = finer(output, code >= 2), (code & 1).bool()
+            values, bit = finer(values, code >= 2, output.dtype), (code & 1).bool()
         case "signed_output":
             values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
         case "marked_output":
@@ -55,13 +55,12 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
     return derivative_from_output(spec, output.dtype, values, bit, params, faster=True)
 
 
-def finer(y: Tensor, away: Tensor) -> Tensor:
-    """The midpoint of the numbers that are rounded to y, of 16 bits, from one side: y in float32 moved by a quarter of
-    its spacing, towards zero where f(x) was rounded away from zero, else away from zero."""
-    share = torch.finfo(y.dtype).eps / 4
-    y = y.float()
+def finer(y: Tensor, away: Tensor, dtype: torch.dtype) -> Tensor:
+    """The midpoint of the numbers that are rounded to y, of 16 bits of `dtype`, from one side: y, given in float32,
+    moved by a quarter of its spacing, towards zero where f(x) was rounded away from zero, else away from zero."""
+    share = torch.finfo(dtype).eps / 4
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
-    return y + power.mul_(torch.where(away, -share, share))
+    return y + power * torch.where(away, -share, share)
 
 
 def derivative_from_output(

@@ -5,31 +5,39 @@ neighbours in memory go into neighbouring bytes. No compiler vectorises the orde
 The order may differ, as planes never leave the graph that makes them.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from kernels.engine.elements import computed, table_of, torch_elements, widened
-from kernels.engine.from_output import derivative_from_output
+from kernels.engine.cells import cells_of, entries
+from kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
+from kernels.engine.from_output import derivative_from_output, finer
+from kernels.engine.traced_planes import EIGHT, ONES, WORD_PLANES, four_bits, is_set, joined, planes_of, split, word_of
 from kernels.methods.method import KernelSpec, spec_of
-from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT, TABLE_CODES
+from kernels.methods.storage import (
+    BRANCH_AND_ROUNDING,
+    BRANCH_BIT,
+    CODES,
+    DERIVATIVE,
+    MARKED_OUTPUT,
+    OUTPUT,
+    SIGNED_OUTPUT,
+    TABLE_CODES,
+)
 
-EIGHT = 8  # elements a byte
-WORD_PLANES = 4  # bytes of an int32: bit 8p + k is bit p of the k-th element's code
-_STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
+_COPIES = 0x00204081  # times this: four copies of four bits, 7 bits apart, so bit p is at 8p
+_STORAGES = (DERIVATIVE, OUTPUT, SIGNED_OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
+_STORAGES_WITH_BITS = (BRANCH_AND_ROUNDING, MARKED_OUTPUT)  # which read the bits of numbers
 
 
-def traceable(kernel: str) -> bool:
-    """Whether a kernel can be traced: its codes fit into a word, and it reads no bits of a floating-point number.
-
-    Wider codes need tables, and Inductor's C++ vectorises neither these nor the bits of a number; and bits of a number
-    would be saved for backward as another tensor.
-    """
+def traceable(kernel: str, dtype: torch.dtype) -> bool:
+    """Whether a kernel can be traced for a dtype: its codes can be looked up, and it reads no bits of float16, as
+    Inductor's C++ has no vectors of 16-bit integers; those of bfloat16 are read in float32."""
     spec = spec_of(kernel)
-    return spec.stored_bits <= WORD_PLANES and spec.storage in _STORAGES
+    if spec.stored_bits > WORD_PLANES and cells_of(spec, dtype) is None:
+        return False
+    return spec.storage in _STORAGES or (spec.storage in _STORAGES_WITH_BITS and dtype != torch.float16)
 
 
 def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -41,9 +49,16 @@ def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int
         case "derivative":
             return y, elements.derivative(widened(x), params).to(x.dtype)
         case "branch_bit":
-            return y, _planes(elements.branch_bit(widened(_split(x)), params).to(torch.int32), 1)
+            return y, planes_of(elements.branch_bit(widened(split(x)), params).to(torch.int32), 1)
         case "codes" | "table_codes":
-            return y, _planes(_spread_codes(spec, widened(_split(x))), spec.stored_bits)
+            return y, _code_planes(spec, widened(split(x)))
+        case "branch_and_rounding":
+            return y, planes_of(_branch_and_rounding(spec, split(x), split(y), params), 2)
+        case "marked_output":
+            y = _marked(y, elements.branch_bit(widened(x), params))
+        case "signed_output":
+            above = (elements.forward(widened(x), params) - spec.function.minimum).clamp(min=0)
+            return y, torch.where(elements.branch_bit(widened(x), params), above, -above).to(x.dtype)
     return y, x.new_empty(0, dtype=torch.uint8)
 
 
@@ -55,14 +70,40 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
             return _product(grad, widened(saved))
         case "codes" | "table_codes", _:
             return _times_levels(spec, grad, saved)
-        case "branch_bit", Tensor():
-            output, place = widened(_split(y)), torch.arange(EIGHT, dtype=torch.int32, device=y.device)
-            bit = (_word(saved)[:, None] << (31 - place[:, None])) < 0  # the sign is the fastest test of a bit
-            derivative = derivative_from_output(spec, y.dtype, output, bit, params)
-            return _joined(_product(_split(grad), derivative), grad)
+        case "signed_output", _:
+            values, bit = widened(saved).abs() + spec.function.minimum, ~torch.signbit(saved)
+            return _product(grad, derivative_from_output(spec, saved.dtype, values, bit, params))
+        case "branch_bit" | "branch_and_rounding" as name, Tensor():
+            output, word = split(y), word_of(saved)
+            values = widened(output)
+            if name == "branch_and_rounding":
+                values = finer(_bits(output).view(torch.float32), is_set(word, 1), y.dtype)
+            derivative = derivative_from_output(spec, y.dtype, values, is_set(word, 0), params)
+            return joined(_product(split(grad), derivative), grad)
+        case "marked_output", Tensor():
+            # Of y itself Inductor takes the integers that forward made it of, and saves them, too.
+            bit = (_bits(y.abs()) & _lowest_bit(y.dtype)) == 0
+            return _product(grad, derivative_from_output(spec, y.dtype, widened(y), bit, params))
         case _, Tensor():
             return _product(grad, derivative_from_output(spec, y.dtype, widened(y), None, params))
     raise RuntimeError(f"{spec.key} needs y")
+
+
+def levels(saved: Tensor, kernel: str, like: Tensor) -> Tensor:
+    """The levels of the codes of a tensor that has the shape and dtype of `like`, which is not read."""
+    return _times_levels(spec_of(kernel), torch.ones_like(like), saved)
+
+
+def gated(a: Tensor, b: Tensor, function: str) -> Tensor:
+    """As the op: f(a) * b."""
+    return _product(b, torch_elements(function).forward(widened(a), ()))
+
+
+def gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
+    """As the op: grad * b * f'(a) and grad * f(a)."""
+    elements, x = torch_elements(function), widened(a)
+    da = (widened(grad) * widened(b) * elements.derivative(x, ())).to(a.dtype)
+    return da, _product(grad, elements.forward(x, ()))
 
 
 def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
@@ -72,48 +113,55 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
     return y.to(x.dtype)  # autocast lets some functions give float32
 
 
+def _marked(y: Tensor, on_right: Tensor) -> Tensor:
+    """y with its lowest bit clear on the right branch, else set; -0 becomes 0 first, as so marked it lies below f."""
+    bits, lowest = _bits(y), _lowest_bit(y.dtype)
+    bits = bits.masked_fill(bits == torch.iinfo(bits.dtype).min, 0)  # as numbers, C++ does not tell -0 from 0
+    marked = (bits | lowest) - on_right.to(bits.dtype) * lowest
+    return marked.view(torch.float32).to(y.dtype) if y.dtype == torch.bfloat16 else marked.view(y.dtype)
+
+
+def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
+    """int32: the branch of x at bit 0, and at bit 8 whether f(x) was rounded away from zero to y, in bfloat16."""
+    elements, wide = torch_elements(spec.function.name), widened(x)
+    away = elements.forward(wide, params).abs() < _bits(y.abs()).view(torch.float32)
+    return elements.branch_bit(wide, params).to(torch.int32) | (away.to(torch.int32) << EIGHT)
+
+
+def _bits(y: Tensor) -> Tensor:
+    """The bits of numbers; of bfloat16 in float32, rounded here, as Inductor leaves out rounding before widening."""
+    if y.dtype != torch.bfloat16:
+        return y.view(INTEGERS[y.dtype])
+    bits = y.float().view(torch.int32)
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+
+
+def _lowest_bit(dtype: torch.dtype) -> int:
+    return 1 << 16 if dtype == torch.bfloat16 else 1
+
+
 def _product(grad: Tensor, derivative: Tensor) -> Tensor:
     return (widened(grad) * derivative).to(grad.dtype)
 
 
-def _split(x: Tensor) -> Tensor:
-    """[lead, 8, n/8] of a contiguous tensor: its last dimensions whose sizes are constants are cut into eight.
+def _code_planes(spec: KernelSpec, x: Tensor) -> Tensor:
+    """The packed codes of numbers [lead, 8, n/8].
 
-    If 8 does not divide their product, the whole tensor is padded with zeros and cut.
+    Up to 4 bits by a comparison with each border, which Inductor's C++ vectorises; more by tables, which it reads
+    number by number, in a time that does not grow with the borders.
     """
-    lead = list(x.shape)
-    row = 1
-    while lead and not isinstance(lead[-1], torch.SymInt):
-        row *= lead.pop()
-    if row % EIGHT == 0:
-        return x.reshape(math.prod(lead), EIGHT, row // EIGHT)
-    # Not -n % 8: comparing it with 0 would make a graph for each case.
-    return F.pad(x.reshape(-1), (0, EIGHT - x.numel() % EIGHT)).view(1, EIGHT, x.numel() // EIGHT + 1)
-
-
-def _joined(split: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `_split`."""
-    return split.reshape(-1)[: like.numel()].view(like.shape)
-
-
-def _planes(words: Tensor, bits: int) -> Tensor:
-    """uint8 [bits, lead, n/8] from int32 [lead, 8, n/8], which has bit p of a code at bit 8p."""
-    word = words[:, EIGHT - 1]
-    for k in reversed(range(EIGHT - 1)):
-        word = (word << 1) | words[:, k]
-    return torch.stack([((word >> EIGHT * plane) & 0xFF).to(torch.uint8) for plane in range(bits)])
-
-
-def _word(planes: Tensor) -> Tensor:
-    """int32 [lead, n/8], plane p in its byte p."""
-    word, *others = planes.to(torch.int32)
-    for plane, other in enumerate(others, 1):
-        word = word | (other << EIGHT * plane)
-    return word
+    bits, cells = spec.stored_bits, None
+    if bits > WORD_PLANES:
+        cells = cells_of(spec, x.dtype)
+    if cells is None:
+        return planes_of(_spread_codes(spec, x), bits)
+    codes = cells.codes_of(x)
+    lower, upper = ((four * _COPIES) & ONES for four in (codes & 15, codes >> WORD_PLANES))
+    return torch.cat([planes_of(lower, WORD_PLANES), planes_of(upper, bits - WORD_PLANES)])
 
 
 def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:
-    """The code of each number in int32, its bit p at 8p."""
+    """The code of each number in int32, its bit p at 8p; of 4 bits at most."""
     table = table_of(spec)
     borders = table.borders if x.dtype == torch.float64 else table.float32_borders
     words = [sum(((code >> plane) & 1) << EIGHT * plane for plane in range(WORD_PLANES)) for code in table.codes]
@@ -129,23 +177,29 @@ def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
     Inductor's C++ reads one byte as slowly as eight: on a CPU all elements of a byte are computed at once. Inductor's
     Triton fuses one expression with its consumers, but not eight.
     """
-    split, word = _split(grad), _word(planes)
-    level = _lookup([*table_of(spec).levels], spec.stored_bits, computed(grad.dtype), grad.device)
+    eighths, words = split(grad), [word_of(four) for four in planes.split(WORD_PLANES)]
+    level = _lookup(spec, computed(grad.dtype), grad.device)
     if grad.device.type == "cpu":
-        return _joined(torch.stack([_product(split[:, k], level(word >> k)) for k in range(EIGHT)], 1), grad)
+        products = [_product(eighths[:, k], level([word >> k for word in words])) for k in range(EIGHT)]
+        return joined(torch.stack(products, 1), grad)
     place = torch.arange(EIGHT, dtype=torch.int32, device=grad.device)
-    return _joined(_product(split, level(word[:, None] >> place[:, None])), grad)
+    return joined(_product(eighths, level([word[:, None] >> place[:, None] for word in words])), grad)
 
 
-def _lookup(levels: list[float], bits: int, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The level of a code whose bit p is at 8p: by one torch.where for each bit, as table lookups do not vectorise."""
+def _lookup(spec: KernelSpec, dtype: torch.dtype, device: torch.device) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The level of a code whose bit p is at 8p of the first word, and bit 4 + p of the second."""
+    levels = [*table_of(spec).levels]
+    levels += levels[-1:] * ((1 << spec.stored_bits) - len(levels))
+    if spec.stored_bits > WORD_PLANES:
+        table = torch.tensor(levels, dtype=dtype, device=device)
+        return lambda words: entries(table, four_bits(words[0]) | (four_bits(words[1]) << WORD_PLANES))
     numbers = [torch.full((), level, dtype=dtype, device=device) for level in levels]
-    numbers += numbers[-1:] * ((1 << bits) - len(numbers))
 
-    def level(code: Tensor) -> Tensor:
+    def level(words: Sequence[Tensor]) -> Tensor:
+        """By one torch.where for each bit, which vectorises, unlike lookups."""
         values = numbers
-        for plane in range(bits):
-            is_set = (code & (1 << EIGHT * plane)) != 0
+        for plane in range(spec.stored_bits):
+            is_set = (words[0] & (1 << EIGHT * plane)) != 0
             values = [torch.where(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
         return values[0]
 

@@ -107,8 +107,16 @@ def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
 
 @each_backend
 def test_act_linear_is_as_in_eager(backend: str) -> None:
+    """Weights are below 35**-0.5, x and the cotangent below 4. With Inductor a term of y may be off by OF_ERF * 4, and
+    f' by 4e-4, see `agree`."""
     net = kernels.ActLinear("gelu", nn.Linear(35, 8))
-    assert agree(torch.compile(net, backend=backend, fullgraph=True), net, leaf(6, 35))
+    compiled, x = torch.compile(net, backend=backend, fullgraph=True), leaf(6, 35)
+    if backend == "aot_eager":
+        assert agree(compiled, net, x)
+        return
+    limits = 35 * 35**-0.5 * 4 * OF_ERF, 8 * 35**-0.5 * 4 * 4e-4
+    for got, expected, atol in zip(outcome(compiled, x), outcome(net, x), limits, strict=True):
+        assert torch.allclose(got, expected, rtol=0, atol=atol)
 
 
 # Each method in one dtype; in each dtype, a method that saves bits or the output.
