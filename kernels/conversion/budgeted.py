@@ -72,7 +72,7 @@ def plan_for(
             loss=loss,
             targets=targets,
             max_gradient_error=max_gradient_error,
-            goal=goal or "error",
+            goal="error" if goal is None else goal,
             rounding=rounding or "nearest",
         )
     if plan is None:

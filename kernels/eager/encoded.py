@@ -89,12 +89,12 @@ class Groups(Encoded):
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
-        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, group, 1, self.count, method.bits))
+        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, group, 1, max(self.count, 1), method.bits))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors
         unsigned = None, None, 1, None, 0.0, False
-        place = self.group, 1, self.count
+        place = self.group, 1, max(self.count, 1)
         half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
         dtype = torch.float32 if half else self.dtype
         flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)

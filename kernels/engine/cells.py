@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.engine.elements import computed, table_of
 from kernels.methods.method import KernelSpec, spec_of
 
-MOST_CELLS = 1 << 14  # 80 KiB in float32; packaged tables have 7,347 at most
+MOST_CELLS = 1 << 14  # 96 KiB in float32; packaged tables have 7,347 at most
 _EXACT = 1 << 24  # whole numbers below are exact in float32
 
 

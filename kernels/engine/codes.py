@@ -96,9 +96,9 @@ def in_two_steps(
     """Bit planes, minima and scales of x, as by the op `encode_groups`: the ends of all groups, then their codes."""
     place = group_size, features, tokens
     minimum, scale = ends(x, *place, bits)
-    if noise is None:
-        noise = torch.full((1,), 0.5, dtype=computed(x.dtype), device=x.device)
-    exact = scale.to(noise.dtype)
+    wide = computed(x.dtype)
+    noise = torch.full((1,), 0.5, dtype=wide, device=x.device) if noise is None else noise.to(wide)
+    exact = scale.to(wide)
     inverse_scale = torch.where(exact > 0, 1 / exact, 0)
     return encode(x, minimum, inverse_scale, torch.zeros_like(minimum), noise, *place, bits), minimum, scale
 

@@ -1,7 +1,7 @@
 """Codes of groups of neighbours on a CPU, in loops that Numba compiles: one pass over memory instead of a dozen.
 
-The results are those of `kernels.engine.reference_codes`, bit for bit: the same operations in the same order, and none
-is fused. Importing this takes Numba, which is optional here, and a moment.
+The results are those of `kernels.engine.reference_codes`, bit for bit but in NaNs: the same operations in the same
+order, and none is fused. Importing this takes Numba, which a checkout that is not installed may lack, and a moment.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coefficients.compiled import compiled
-from kernels.engine.pieces import pieces
 from kernels.engine.planes import plane_bytes
 
 Floats = NDArray[np.floating]
@@ -31,45 +30,48 @@ _NAN, _LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
 
 
 def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Planes, minima and scales of flat numbers of at most 32 bits; `noise` float32, None: rounding to nearest."""
+    """Planes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
     count = len(flat)
     planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
-    half = np.full(1, 0.5, np.float32)
+    added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
+    for piece in _pieces(count, group_size, flat.dtype == torch.float32):
+        x = flat[piece].detach().float().numpy()
 
-    def run(start: int, stop: int) -> None:
-        for piece in _pieces(flat, torch.float32, start, stop, group_size):
-            groups = slice(piece.start // group_size, -(-piece.stop // group_size))
-            added = half if noise is None else noise[piece].numpy()
-            x = flat[piece].float().numpy()
-            _encode(x, x.view(np.int32), added, group_size, packed, piece.start // 8, starts[groups], steps[groups])
+        def run(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
+            of_groups = slice((first + start) // group_size, -(-(first + stop) // group_size))
+            ends = starts[of_groups], steps[of_groups]
+            own = added if noise is None else added[first + start : first + stop]
+            part = x[start:stop]
+            _encode(part, part.view(np.int32), own, group_size, packed, (first + start) // 8, *ends)
 
-    _in_threads(count, group_size, run)
+        _in_threads(len(x), group_size, run)
     return planes, minimum.bfloat16(), scale.bfloat16()
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
     packed, steps, starts = planes.numpy(), scale.numpy(), minimum.numpy()
+    for piece in _pieces(len(flat), group_size, flat.dtype == scale.dtype):
+        part = flat[piece]
+        made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
+        values = made.numpy()
 
-    def run(start: int, stop: int) -> None:
-        for piece in _pieces(flat, scale.dtype, start, stop, group_size):
-            groups = slice(piece.start // group_size, -(-piece.stop // group_size))
-            part = flat[piece]
-            values = part if flat.dtype == scale.dtype else part.to(scale.dtype)
-            _decode(packed, steps[groups], starts[groups], _EIGHTS, group_size, piece.start // 8, values.numpy())
-            if values is not part:
-                part.copy_(values)
+        def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
+            of_groups = slice((first + start) // group_size, -(-(first + stop) // group_size))
+            ends = steps[of_groups], starts[of_groups]
+            _decode(packed, *ends, _EIGHTS, group_size, (first + start) // 8, values[start:stop])
 
-    _in_threads(len(flat), group_size, run)
+        _in_threads(len(values), group_size, run)
+        if made is not part:
+            part.copy_(made)
 
 
-def _pieces(flat: Tensor, computed: torch.dtype, start: int, stop: int, group_size: int) -> list[slice]:
-    """All at once, or pieces that stay in a cache if numbers are converted on the way."""
-    if flat.dtype == computed:
-        return [slice(start, stop)]
-    return [slice(start + piece.start, start + piece.stop) for piece in pieces(stop - start, (group_size,))]
+def _pieces(count: int, group_size: int, whole: bool) -> list[slice]:
+    """All at once, or, where numbers are converted on the way, pieces of whole groups: PyTorch has its own threads."""
+    length = count if whole else max(LEAST // group_size, 1) * group_size * torch.get_num_threads()
+    return [slice(start, min(start + length, count)) for start in range(0, count, max(length, 1))]
 
 
 def _in_threads(count: int, group_size: int, run: Callable[[int, int], None]) -> None:

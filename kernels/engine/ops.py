@@ -95,6 +95,14 @@ def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
+def _encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
+    if noise is not None and noise.numel() != x.numel():
+        raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
+    run = launch_codes if runs_triton(x) else reference_codes
+    planes_and_ends: tuple[Tensor, Tensor, Tensor] = run.encode_groups(x, noise, *others)
+    return planes_and_ends
+
+
 def _encode_groups_fake(
     x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +147,7 @@ _OPS: dict[str, Op] = {
     "encode_groups": (
         "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits)"
         " -> (Tensor, Tensor, Tensor)",
-        _of_codes("encode_groups"),
+        _encode_groups,
         _encode_groups_fake,
     ),
     "encode": (

@@ -22,6 +22,8 @@ from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
+LARGEST = 1 << 16  # elements of a group that loops hold at once
+
 
 def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     """The minimum of each group, rounded down to bfloat16, and its scale, rounded up: bfloat16 each.
@@ -78,9 +80,8 @@ def encode_groups(
     neighbours = _loops_for(flat, *place, len(flat))
     if neighbours is None or computed(flat.dtype) != torch.float32:
         return in_two_steps(ends, encode, flat, noise, *place, bits)
-    planes_and_ends: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(
-        flat, noise if noise is None else noise.float().reshape(-1), group_size, bits
-    )
+    own = None if noise is None else noise.float().reshape(-1).contiguous()
+    planes_and_ends: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), own, group_size, bits)
     return planes_and_ends
 
 
@@ -120,7 +121,8 @@ def decode(args: Decode) -> Tensor:
 def _loops_for(x: Tensor, group_size: int, features: int, tokens: int, count: int) -> ModuleType | None:
     """`kernels.engine.neighbours` for groups of neighbours, in whole bytes but the last; None without, or elsewhere."""
     is_cut = tokens == count or tokens % group_size == 0
-    return loops() if features == 1 and group_size % 8 == 0 and is_cut and on_host(x) else None
+    is_small = group_size <= LARGEST and group_size % 8 == 0
+    return loops() if count and features == 1 and is_small and is_cut and on_host(x) else None
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:

@@ -118,7 +118,7 @@ def check(options: argparse.Namespace) -> None:
     number("max-derivative-error", options.max_derivative_error)
     if options.budget is None:
         for name in ("save", "compiled", "goal", "timed"):
-            if getattr(options, name):
+            if getattr(options, name) not in (None, False):
                 raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
     else:
         _check_planned(options)

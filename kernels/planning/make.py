@@ -13,7 +13,7 @@ from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
-from kernels.planning.search import search, with_fewer_codes
+from kernels.planning.search import search, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import Solution, error_of, widest
@@ -56,7 +56,8 @@ def make_plan(
         Bound on ||g' - g|| / ||g||, above which the first blocks are computed again, as few as possible. By default the
         error of 4 bits everywhere; a larger one is then accepted if nothing else fits.
     goal
-        "error": the least error. "time": as few elements in codes as the budget allows with an error within that bound.
+        "error": the least error. "time": as few elements in codes as the budget allows with an error within that bound;
+        the plan's `goal` is "error" if only the least error is within it.
     timed
         Whether to measure how long a step takes, with the plan and without, on the samples. Not with a `stand_in`, and
         not for a compiled model.
@@ -85,6 +86,8 @@ def make_plan(
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
     check_wishes(max_gradient_error, goal)
+    if not isinstance(timed, bool):
+        raise KernelError(f"timed must be True or False, got {shown(timed)}")
     if timed and (compiled or stand_in is not None):
         raise KernelError(
             "timed must be left out for a compiled model and with stand_in, whose times are others, got True"
@@ -132,8 +135,11 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
             goal,
         )
     best = search(task, limit, max_gradient_error)
-    if goal == "time":
-        best = with_fewer_codes(task, best, limit, max_gradient_error)
+    fastest = with_fewest(task, best, limit, max_gradient_error) if goal == "time" else None
+    if fastest is None:
+        goal = "error"  # it is all that is within the bound
+    else:
+        best = fastest
     uniform, solution = widest(best.step, limit), best.solution
     plan_error, uniform_error = task.checked(best.blocks, [solution.bits, uniform])
     if goal == "error" and plan_error > uniform_error:

@@ -57,7 +57,7 @@ class Plan:
     goal
         What is least: the "error", or the elements in codes for "time".
     time
-        Seconds of a step of samples, × those of the unchanged model; None: not measured.
+        Seconds of a step of samples, × those of the unchanged model, so 1 if nothing is planned; None: not measured.
     """
 
     model: str
@@ -204,6 +204,8 @@ def _rows(plan: Plan) -> list[str]:
 
 
 def _gap(plan: Plan) -> str:
+    if plan.gap >= 1:
+        return "The search ran out of time: how far this is from the least is not known."
     if plan.goal == "time":
         return f"Up to {1 / (1 - plan.gap) - 1:.1%} more elements may be in codes than need be."
     return f"The predicted error may be up to {1 / (1 - plan.gap) ** 0.5 - 1:.1%} above the least there is."

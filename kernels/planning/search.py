@@ -81,25 +81,25 @@ def _can_run_again(task: Task, blocks: Blocks) -> bool:
     return True
 
 
-def with_fewer_codes(task: Task, candidate: Candidate, limit: Limits, bound: float | None) -> Candidate:
+def with_fewest(task: Task, candidate: Candidate, limit: Limits, bound: float | None) -> Candidate | None:
     """The candidate with the fewest elements in codes whose error is within the bound, on other samples, too.
 
-    The same candidate if its error exceeds the bound already, or if no other was found.
+    None if the candidate's own error exceeds the bound, or if no solution was found that keeps it.
     """
     blocks, step, errors, _ = candidate
     asked = _bound(errors, bound)
-    if not step.sites or not asked or candidate.solution.error > asked:
-        return candidate
     for _ in range(TRIES):
+        if not step.sites or not asked or candidate.solution.error > asked:
+            return None
         solution = with_fewest_codes(step, errors, limit, asked)
         if solution is None:
-            break
+            return None
         error, usual_error = task.checked(blocks, [solution.bits, everywhere(step, USUAL)])
         allowed = usual_error if bound is None else bound**2
         if error <= allowed:
             return candidate._replace(solution=solution)
         asked *= MARGIN * allowed / error
-    return candidate
+    return None
 
 
 def _bound(errors: SiteErrors, bound: float | None) -> float:

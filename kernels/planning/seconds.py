@@ -34,14 +34,14 @@ class Times(NamedTuple):
 
 
 class _Clock:
-    """Seconds until a device has done all that it was given."""
+    """Seconds until the GPUs that a model is on have done all that they were given."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, model: nn.Module) -> None:
+        self._gpus = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
 
     def __call__(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        for gpu in self._gpus:
+            torch.cuda.synchronize(gpu)
         return time.perf_counter()
 
 
@@ -52,6 +52,8 @@ class _ClockedMode(Compressing):
     seconds: defaultdict[str, float]
 
     def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+        if self.method.at(site) is None:
+            return super()._approximated(x, kind, site)
         begun = self.clock()
         code = super()._approximated(x, kind, site)
         self.seconds[site] += self.clock() - begun
@@ -120,7 +122,7 @@ def with_times(task: Task, plan: Plan) -> Plan:
 
 def _times(model: nn.Module, plan: Plan, call: Call, loss: Loss | None, targets: Any, share: float) -> Times:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    clock = _Clock(weights[0].device)
+    clock = _Clock(model)
     clocked = _Clocked(model, plan.method, share, clock)
     forwards: dict[str, tuple[Sequence[str], InFewBits | None]] = {
         UNCHANGED: ((), None),
@@ -138,7 +140,10 @@ def _times(model: nn.Module, plan: Plan, call: Call, loss: Loss | None, targets:
     unchanged = median(taken[UNCHANGED][1:])
     return Times(
         median(planned / stock for planned, stock in zip(taken[PLANNED][1:], taken[UNCHANGED][1:], strict=True)),
-        {site: median(seconds.get(site, 0.0) for seconds in by_site[1:]) / unchanged for site in by_site[-1]},
+        {
+            site: median(seconds.get(site, 0.0) for seconds in by_site[1:]) / unchanged
+            for site in {site for seconds in by_site for site in seconds}
+        },
     )
 
 

@@ -90,7 +90,7 @@ def _least(
         return None
     columns = optimum.x.reshape(len(step.sites), len(BITS_OR_WHOLE)).argmax(1)
     bits = {site.name: BITS_OR_WHOLE[column] for site, column in zip(step.sites, columns, strict=True)}
-    return Solution(bits, error_of(errors, bits), float(optimum.mip_gap or 0.0))
+    return Solution(bits, error_of(errors, bits), min(float(optimum.mip_gap or 0.0), 1.0))
 
 
 def _alone(step: Step, errors: SiteErrors) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from kernels.errors import shown
 from kernels.memory.saved import size
 
 T = TypeVar("T")
+WITH_WHOLE_NUMBERS: dict[Any, Any] = {float: int | float, float | None: int | float | None}  # JSON has 1 for 1.0
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ def checked(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass from `values`. Raises ValueError if a simple field is not of its annotated type."""
     instance = kind(**values)
     for column in fields(kind):  # type: ignore[arg-type]
-        annotated: Any = int | float if column.type is float else column.type
+        annotated = WITH_WHOLE_NUMBERS.get(column.type, column.type)
         value = getattr(instance, column.name)
         if isinstance(annotated, type | UnionType) and not (
             isinstance(value, annotated) and isinstance(value, bool) == (annotated is bool)
         ):
             raise ValueError(
-                f"{column.name} must be of type {getattr(column.type, '__name__', annotated)}, got {shown(value)}"
+                f"{column.name} must be of type {getattr(column.type, '__name__', column.type)}, got {shown(value)}"
             )
     return instance

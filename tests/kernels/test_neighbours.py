@@ -98,3 +98,29 @@ def test_other_layouts_take_the_plain_operations(
 def test_one_step_for_all_groups_takes_the_plain_operations() -> None:
     planes, unit = torch.zeros(4, 8, dtype=torch.uint8), torch.ones(1)
     same(lambda: (torch.ops.actfit.decode(planes, unit, unit, 16, 1, 64, *UNSIGNED, 64, torch.float32),))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_of_many_elements(dtype: torch.dtype) -> None:
+    x = torch.randn((1 << 18) + 100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for group in (1 << 16, 3 << 16, 1 << 40):
+        same(lambda group=group: coded(x, (group, 1, x.numel()), 3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_empty_tensor_has_no_groups(dtype: torch.dtype) -> None:
+    same(lambda: coded(torch.empty(0, dtype=dtype), (8, 1, 1), 3))
+
+
+def test_tensors_with_strides_and_gradients_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "LEAST", 1 << 10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for x in (torch.randn(8000)[::2], torch.randn(4000, requires_grad=True), torch.randn(4000).bfloat16()[::2]):
+        for context in (torch.no_grad(), torch.inference_mode()):
+            with context:
+                same(lambda x=x: coded(x, (8, 1, x.numel()), 4))
+
+
+def test_noise_for_each_number() -> None:
+    with pytest.raises(ValueError, match="noise must have a number for each of the 16 elements, got 1"):
+        torch.ops.actfit.encode_groups(torch.randn(16), torch.rand(1), 8, 1, 16, 4)

@@ -66,6 +66,7 @@ def test_fewer_elements_in_codes_within_the_same_budget() -> None:
     assert fast.planned.kept <= 0.4 * fast.stock.kept
     assert fast.errors.measured <= max(0.2, exact.errors.measured)  # 4 bits everywhere err by less than 0.2 here
     assert "more elements may be in codes than need be" in str(replace(fast, gap=0.01))
+    assert "The search ran out of time" in str(replace(fast, gap=1.0))
     convert(model, plan=fast)
     assert saved_bytes(model, *inputs).total == fast.planned.kept
 
@@ -83,6 +84,19 @@ def test_where_only_the_least_error_is_within_the_bound() -> None:
     least = make_plan(model, inputs, 0.15, max_gradient_error=0.9)
     same = make_plan(model, inputs, 0.15, goal="time", max_gradient_error=least.errors.predicted)
     assert [site.bits for site in same.sites] == [site.bits for site in least.sites]
+    assert same.goal == "error"
+
+
+@pytest.mark.parametrize("measured", [[1.0, 0.5], [0.1, 0.0]], ids=["too large", "no error is allowed"])
+def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, measured: list[float]
+) -> None:
+    model, inputs = text(1)
+    exact = make_plan(model, inputs, 0.4)
+    monkeypatch.setattr(seconds.Task, "checked", lambda *given: measured)
+    plan = make_plan(model, inputs, 0.4, goal="time")
+    assert plan.goal == "error"
+    assert {site.bits for site in plan.sites} == {exact.uniform}
 
 
 def test_converting_with_a_goal() -> None:
@@ -103,6 +117,7 @@ def test_a_compiled_model_with_a_goal() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"timed": "no"}, "timed must be True or False, got 'no'"),
         ({"goal": "speed"}, "goal must be one of error, time, got 'speed'"),
         ({"timed": True, "compiled": True}, "timed must be left out for a compiled model"),
         ({"timed": True, "stand_in": text(1)}, "timed must be left out .* with stand_in"),
@@ -134,7 +149,8 @@ def test_times_of_a_step_and_of_codes() -> None:
     before = gradient(model, inputs)
     plan = make_plan(model, inputs, 0.4, timed=True)
     assert plan.time == 1.0
-    assert {site.time for site in plan.sites} == {2.0}
+    assert {site.time for site in plan.sites if site.bits is not None} == {2.0}
+    assert {site.time for site in plan.sites if site.bits is None} <= {0.0}
     table = [line for line in str(plan).splitlines() if line.startswith("|")]
     assert table[0].endswith("| time |")
     assert all(line.count("|") == table[0].count("|") for line in table)
