@@ -106,6 +106,7 @@ def test_converting_with_a_goal() -> None:
     assert report.plan.goal == "time"
 
 
+@pytest.mark.slow
 def test_a_compiled_model_with_a_goal() -> None:
     model, inputs = text(1)
     exact = make_plan(model, inputs, 0.3, compiled=True)
