@@ -90,6 +90,7 @@ class Broken(nn.Module):
 
 
 @an_activation_as_an_input
+@pytest.mark.slow
 def test_a_layer_in_two_graphs_has_its_sites_once() -> None:
     torch.manual_seed(0)
     model, x = Broken(), torch.randn(8, 32, 64)
@@ -169,6 +170,7 @@ def test_a_plan_leaves_no_trace() -> None:
 
 
 @an_activation_as_an_input
+@pytest.mark.slow
 def test_layers_that_are_compiled_by_themselves() -> None:
     """They share compiled code, and get the most bits of any of them."""
     model, x = stack(layers=3)
