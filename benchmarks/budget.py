@@ -208,7 +208,7 @@ def _note(rows: list[dict[str, Any]]) -> str:
     return (
         "Bytes over what is there before the step, as a CPU runs the models. Error: of the gradient, measured on a"
         f" narrow copy with random weights. Products of matrices and attention, and time: × the model as it is; time on"
-        f" {place(timed)}. A plan took {seconds:.0f} s at most."
+        f" {place(timed)}, where freed memory stays in the process. A plan took {seconds:.0f} s at most."
         " Checkpointing of each block is exact, and computes most of the block twice."
     )
 
