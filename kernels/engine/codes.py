@@ -83,6 +83,11 @@ class Decode:
     dtype: torch.dtype
 
 
+def in_a_row(count: int, group_size: int, features: int, tokens: int) -> bool:
+    """Whether groups are of neighbours, one after another, of which only the last may be shorter."""
+    return features == 1 and (tokens >= count or tokens % group_size == 0)
+
+
 def in_two_steps(
     ends: Callable[..., tuple[Tensor, Tensor]],
     encode: Callable[..., Tensor],

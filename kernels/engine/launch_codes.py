@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_two_steps
+from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_a_row, in_two_steps
 from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
@@ -41,7 +41,7 @@ def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: i
         return "one"
     if features % 8 == 0:
         return "wide"
-    if features > 1 or (tokens % group_size and tokens < count):
+    if not in_a_row(count, group_size, features, tokens):
         return "any"
     if group_size >= 8:
         return "two" if group_size % 8 else "row"
@@ -77,7 +77,7 @@ def encode_groups(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bit planes, minima and scales of x by groups: in one kernel if they are small, of neighbours and in a row."""
     count, is_power = x.numel(), group_size & (group_size - 1) == 0
-    is_row = features == 1 and (tokens == count or tokens % group_size == 0)
+    is_row = in_a_row(count, group_size, features, tokens)
     if not (count and is_row and is_power and 8 <= group_size <= 8 * ROWS):
         return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)

@@ -40,7 +40,7 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
         x = flat[piece].detach().float().numpy()
 
         def run(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
-            of_groups = slice((first + start) // group_size, -(-(first + stop) // group_size))
+            of_groups = _groups_of(first + start, first + stop, group_size)
             ends = starts[of_groups], steps[of_groups]
             own = added if noise is None else added[first + start : first + stop]
             part = x[start:stop]
@@ -59,13 +59,18 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
         values = made.numpy()
 
         def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
-            of_groups = slice((first + start) // group_size, -(-(first + stop) // group_size))
+            of_groups = _groups_of(first + start, first + stop, group_size)
             ends = steps[of_groups], starts[of_groups]
             _decode(packed, *ends, _EIGHTS, group_size, (first + start) // 8, values[start:stop])
 
         _in_threads(len(values), group_size, run)
         if made is not part:
             part.copy_(made)
+
+
+def _groups_of(start: int, stop: int, group_size: int) -> slice:
+    """The groups of the elements from `start`, where one begins, to `stop`."""
+    return slice(start // group_size, -(-stop // group_size))
 
 
 def _pieces(count: int, group_size: int, whole: bool) -> list[slice]:

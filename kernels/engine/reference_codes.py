@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_two_steps
+from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_a_row, in_two_steps
 from kernels.engine.elements import computed
 from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
@@ -120,9 +120,9 @@ def decode(args: Decode) -> Tensor:
 
 def _loops_for(x: Tensor, group_size: int, features: int, tokens: int, count: int) -> ModuleType | None:
     """`kernels.engine.neighbours` for groups of neighbours, in whole bytes but the last; None without, or elsewhere."""
-    is_cut = tokens == count or tokens % group_size == 0
     is_small = group_size <= LARGEST and group_size % 8 == 0
-    return loops() if count and features == 1 and is_small and is_cut and on_host(x) else None
+    is_row = in_a_row(count, group_size, features, tokens)
+    return loops() if count and is_small and is_row and on_host(x) else None
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:

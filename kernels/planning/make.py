@@ -85,13 +85,7 @@ def make_plan(
     KernelError
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
-    check_wishes(max_gradient_error, goal)
-    if not isinstance(timed, bool):
-        raise KernelError(f"timed must be True or False, got {shown(timed)}")
-    if timed and (compiled or stand_in is not None):
-        raise KernelError(
-            "timed must be left out for a compiled model and with stand_in, whose times are others, got True"
-        )
+    _check(max_gradient_error, goal, timed, compiled or stand_in is not None)
     task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     plan = plan_of(task, budget, max_gradient_error, goal)
     return with_times(task, plan) if timed else plan
@@ -114,26 +108,9 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
             "budget must be a share of what the model keeps for a compiled model, as 0.2, whose peak depends on code"
             f" that is not generated yet, got {shown(budget)}"
         )
-    name, stock, rounding = type(task.model).__name__, task.stock, task.rounding
-    limit = limits(budget, stock.kept)
-    if limit.include(stock.kept, stock.peak):
-        return Plan(
-            name,
-            str(budget),
-            rounding,
-            (),
-            (),
-            stock,
-            stock,
-            Errors(0.0, 0.0),
-            0,
-            0.0,
-            0.0,
-            "",
-            task.compiled,
-            1.0,
-            goal,
-        )
+    limit = limits(budget, task.stock.kept)
+    if limit.include(task.stock.kept, task.stock.peak):
+        return _unneeded(task, budget, goal)
     best = search(task, limit, max_gradient_error)
     fastest = with_fewest(task, best, limit, max_gradient_error) if goal == "time" else None
     if fastest is None:
@@ -146,12 +123,12 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
         solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
         plan_error = uniform_error
     return Plan(
-        name,
+        type(task.model).__name__,
         str(budget),
-        rounding,
+        task.rounding,
         tuple(best.blocks),
         _sites(best.step, solution.bits, best.errors),
-        stock,
+        task.stock,
         Bytes(best.step.kept_with(solution.bits), best.step.peak_with(solution.bits)),
         Errors(solution.error**0.5, plan_error**0.5),
         next(iter(uniform.values()), 0),
@@ -164,12 +141,25 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     )
 
 
-def check_wishes(bound: Any, goal: Any) -> None:
-    """Raise KernelError for an invalid bound on the error, or goal."""
+def _unneeded(task: Task, budget: str | float, goal: Goal) -> Plan:
+    """The plan that changes nothing."""
+    name, stock, none = type(task.model).__name__, task.stock, Errors(0.0, 0.0)
+    what = str(budget), task.rounding, (), (), stock, stock
+    return Plan(name, *what, none, 0, 0.0, 0.0, compiled=task.compiled, work=1.0, goal=goal)
+
+
+def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
+    """Raise KernelError for an invalid bound or goal, and for times of what does not run as it will train."""
     if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < inf):
         raise KernelError(f"max_gradient_error must be a number above 0, got {shown(bound)}")
     if goal not in GOALS:
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
+    if not isinstance(timed, bool):
+        raise KernelError(f"timed must be True or False, got {shown(timed)}")
+    if timed and runs_otherwise:
+        raise KernelError(
+            "timed must be left out for a compiled model and with stand_in, whose times are others, got True"
+        )
 
 
 def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...]:

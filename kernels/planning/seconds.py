@@ -3,8 +3,9 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,16 +15,14 @@ from torch import Tensor, nn
 from kernels.eager.encoded import Encoded, Groups
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
-from kernels.memory.isolated import on_copies, train
 from kernels.memory.step import Loss, differentiated
 from kernels.methods.every_tensor import SMALLEST, EveryTensor
 from kernels.planning.batches import Call
 from kernels.planning.blocks import recomputing
 from kernels.planning.plan import Plan
-from kernels.planning.task import Task, on_samples
+from kernels.planning.task import Task, in_training, on_samples
 
 ROUNDS = 5  # in which steps with and without the plan take turns
-UNCHANGED, PLANNED, CLOCKED = "unchanged", "planned", "with clocks around codes"
 
 
 class Times(NamedTuple):
@@ -48,8 +47,9 @@ class _Clock:
 class _ClockedMode(Compressing):
     """Adds up seconds by site: of encoding, and of decoding in backward."""
 
-    clock: _Clock
-    seconds: defaultdict[str, float]
+    def __init__(self, clock: _Clock, seconds: defaultdict[str, float], *given: Any) -> None:
+        super().__init__(*given)
+        self.clock, self.seconds = clock, seconds
 
     def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
         if self.method.at(site) is None:
@@ -75,31 +75,19 @@ class _ClockedCode(Encoded):
 
 
 class _OnSamples(InFewBits):
-    """Replaces a model's forward as a plan does; also tensors that are small because the samples are few have codes."""
+    """Replaces a model's forward as a plan does; also tensors that are small because the samples are few have codes.
 
-    def __init__(self, module: nn.Module, method: EveryTensor, share: float) -> None:
+    `seconds` has those of codes by site, if there is a clock.
+    """
+
+    def __init__(self, module: nn.Module, method: EveryTensor, share: float, clock: _Clock | None = None) -> None:
         super().__init__(module, method)
-        self._smallest = int(SMALLEST * share)
+        self._smallest, self._clock = int(SMALLEST * share), clock
+        self.seconds = defaultdict[str, float](float)
 
     def mode(self, *given: Any) -> Compressing:
-        mode = self._mode(*given)
+        mode = Compressing(*given) if self._clock is None else _ClockedMode(self._clock, self.seconds, *given)
         mode.provenance.smallest = self._smallest
-        return mode
-
-    def _mode(self, *given: Any) -> Compressing:
-        return Compressing(*given)
-
-
-class _Clocked(_OnSamples):
-    """Likewise, with a clock around codes."""
-
-    def __init__(self, module: nn.Module, method: EveryTensor, share: float, clock: _Clock) -> None:
-        super().__init__(module, method, share)
-        self._clock, self.seconds = clock, defaultdict[str, float](float)
-
-    def _mode(self, *given: Any) -> Compressing:
-        mode = _ClockedMode(*given)
-        mode.clock, mode.seconds = self._clock, self.seconds
         return mode
 
 
@@ -108,9 +96,7 @@ def with_times(task: Task, plan: Plan) -> Plan:
     if not plan.needed:
         return replace(plan, time=1.0)
     task.progress("steps of samples, timed")
-    with on_copies(task.model), torch.compiler.set_stance("force_eager"):
-        if not task.model.training:
-            train(task.model)
+    with in_training(task.model):
 
         def measured(call: Call, targets: Any, share: float) -> Times:
             return _times(task.model, plan, call, task.loss, targets, share)
@@ -123,37 +109,36 @@ def with_times(task: Task, plan: Plan) -> Plan:
 def _times(model: nn.Module, plan: Plan, call: Call, loss: Loss | None, targets: Any, share: float) -> Times:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     clock = _Clock(model)
-    clocked = _Clocked(model, plan.method, share, clock)
-    forwards: dict[str, tuple[Sequence[str], InFewBits | None]] = {
-        UNCHANGED: ((), None),
-        PLANNED: (plan.recomputed, _OnSamples(model, plan.method, share)),
-        CLOCKED: (plan.recomputed, clocked),
-    }
-    taken: dict[str, list[float]] = {way: [] for way in forwards}
+    planned, clocked = (_OnSamples(model, plan.method, share, own) for own in (None, clock))
+    step = partial(_step, model, call, loss, targets, weights)
+    taken: list[tuple[float, float]] = []  # unchanged, and with the plan
     by_site: list[dict[str, float]] = []
-    for _ in range(1 + ROUNDS):  # the first warms up
-        for way, (blocks, forward) in forwards.items():
-            clocked.seconds.clear()
-            with recomputing(model, blocks), _installed(forward):
-                taken[way].append(_seconds(clock, lambda: _step(model, call, loss, targets, weights)))
+    for _ in range(1 + ROUNDS):
+        unchanged = _seconds(clock, step)
+        with _installed(planned, plan.recomputed):
+            taken.append((unchanged, _seconds(clock, step)))
+        clocked.seconds.clear()
+        with _installed(clocked, plan.recomputed):
+            step()
         by_site.append(dict(clocked.seconds))
-    unchanged = median(taken[UNCHANGED][1:])
+    taken, by_site = taken[1:], by_site[1:]  # the first warms up
+    stock = median(unchanged for unchanged, _ in taken)
+    names = {site for seconds in by_site for site in seconds}
     return Times(
-        median(planned / stock for planned, stock in zip(taken[PLANNED][1:], taken[UNCHANGED][1:], strict=True)),
-        {
-            site: median(seconds.get(site, 0.0) for seconds in by_site[1:]) / unchanged
-            for site in {site for seconds in by_site for site in seconds}
-        },
+        median(with_plan / unchanged for unchanged, with_plan in taken),
+        {site: median(seconds.get(site, 0.0) for seconds in by_site) / stock for site in names},
     )
 
 
 @contextmanager
-def _installed(forward: InFewBits | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        if forward is not None:
-            forward.install()
-            stack.callback(forward.remove, "the model")
-        yield
+def _installed(forward: InFewBits, blocks: Sequence[str]) -> Iterator[None]:
+    """The model saves as a plan does, and computes these blocks again."""
+    with recomputing(forward.module, blocks):
+        forward.install()
+        try:
+            yield
+        finally:
+            forward.remove("the model")
 
 
 def _seconds(clock: _Clock, step: Callable[[], object]) -> float:

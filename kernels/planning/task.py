@@ -143,9 +143,7 @@ class Task:
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
-        with on_copies(model), recomputing(model, blocks), torch.compiler.set_stance("force_eager"):
-            if not model.training:
-                train(model)
+        with in_training(model), recomputing(model, blocks):
             self.progress("a forward pass of samples")
 
             def gradients_of(call: Call, targets: Any, share: float) -> Gradients:
@@ -165,6 +163,15 @@ class Task:
             f"model must save the same tensors in each step, got none at {min(missing)!r} with {of - len(missing)}"
             " others; its forward depends on numbers, which a plan cannot know"
         )
+
+
+@contextmanager
+def in_training(model: nn.Module) -> Iterator[None]:
+    """Runs a model in eager and training mode, and leaves it as it was."""
+    with on_copies(model), torch.compiler.set_stance("force_eager"):
+        if not model.training:
+            train(model)
+        yield
 
 
 def on_samples(call: Call, targets: Any, samples: int, check: bool, run: Callable[[Call, Any, float], T]) -> T:
