@@ -24,6 +24,10 @@ BAD = {
     "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
     "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
     "kernels.memory": ("--model mlp --method fewbit --bits 9", "memory: bits must be a whole number from 1 to 8 for"),
+    "kernels.record": (
+        "models --out x",
+        "record: model must be module:function that gives model and inputs, got 'models'",
+    ),
     "benchmarks.gpu": ("--steps nothing", "gpu: steps must be of tests, speed, memory, training, got 'nothing'"),
     "benchmarks.gpu.issue_slots": ("--fn none", "gpu.issue_slots: fn must be of relu, leaky_relu,"),
     "benchmarks.gpu.memory": ("--models none", "gpu.memory: models must be of bert, roberta-large,"),

@@ -23,7 +23,7 @@ from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
 from fitting.activations import Activation
-from fitting.fewbit import document, report
+from fitting.fewbit import document, recorded, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.joint.command import joint
@@ -37,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; raises `InputError` for bad input, SystemExit(2) for unknown options."""
     options = parser().parse_args(arguments)
     check(options)
+    if options.record is not None:
+        return recorded.tables(options, print)
     if options.joint:
         return joint(options, print)
     weight = parse_weight("uniform" if options.weight is None else options.weight)

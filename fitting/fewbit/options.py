@@ -1,6 +1,7 @@
 """The options of the command, and their checks, which need none of its libraries."""
 
 import argparse
+from pathlib import Path
 
 from coefficients import command
 from fitting import options as shared
@@ -49,6 +50,12 @@ def parser() -> command.Parser:
         help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples (default: uniform; with "
         "--joint: norm)",
     )
+    method.add_argument(
+        "--record",
+        metavar="MODULE:FUNCTION",
+        help="in place of --weight: a table for each call of f in your own model, from its inputs there; the function "
+        "gives the model and its inputs, and --out names a folder",
+    )
     method.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
     method.add_argument(
         "--budget",
@@ -67,6 +74,7 @@ def check(options: argparse.Namespace) -> None:
     """Raise `InputError` for values that are malformed, and for options that need or exclude each other."""
     shared.check_function(options)
     shared.check_output(options, FORMATS)
+    _check_record(options)
     if options.all:
         shared.check_alone(options, ("param", "max_error", "out", "plot"))
         if options.levels == "even":
@@ -86,6 +94,21 @@ def check(options: argparse.Namespace) -> None:
     max_error(options)
     budget(options)
     shared.jobs(options.jobs)
+
+
+def _check_record(options: argparse.Namespace) -> None:
+    if options.record is None:
+        return
+    module, _, function = options.record.partition(":")
+    if not (module and function):
+        raise InputError(f"record must be module:function that gives model and inputs, got {options.record!r}")
+    for name in ("expr", "all", "weight", "max_error", "root", "plot"):
+        if getattr(options, name) not in (None, False):
+            raise InputError(f"--{name.replace('_', '-')} goes without --record, which fits --fn at --bits")
+    if options.format != "table":
+        raise InputError("--format goes without --record")
+    if options.out in (None, "", "-") or (Path(options.out).exists() and not Path(options.out).is_dir()):
+        raise InputError(f"--record needs a folder for its tables, as --out tables, got {options.out!r}")
 
 
 def _check_joint(options: argparse.Namespace) -> None:

@@ -17,7 +17,8 @@ from fitting.fewbit.solve import fit
 from fitting.samples import read_samples
 from fitting.weights import from_samples
 from kernels import KernelError, convert
-from kernels.record import BINS, EDGES, PER_OCTAVE, Histogram, recorded
+from kernels.record import Histogram, recorded
+from kernels.record.histograms import BINS, EDGES, PER_OCTAVE
 
 
 class Net(nn.Module):

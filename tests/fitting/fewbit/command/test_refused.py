@@ -35,6 +35,29 @@ REFUSED: list[tuple[str, str]] = [
         )
     ),
     ("--fn gelu --bits 1 --domain 0 ''", "domain must be a number, got ''"),
+    *(
+        (
+            f"--fn gelu --bits 1 --out x --record '{name}'",
+            f"record must be module:function that gives model and inputs, got '{name}'",
+        )
+        for name in ("models", ":build", "models:", "")
+    ),
+    ("--fn gelu --bits 1 --record models:build", "--record needs a folder for its tables, as --out tables, got None"),
+    (
+        "--fn gelu --bits 1 --record models:build --out -",
+        "--record needs a folder for its tables, as --out tables, got '-'",
+    ),
+    *(
+        (f"--record models:build --out x {words}", f"--{words.split()[0][2:]} goes without --record")
+        for words in (
+            "--expr x --bits 1",
+            "--all",
+            "--weight norm --fn gelu --bits 1",
+            "--plot x.svg --fn gelu --bits 1",
+            "--max-error 1 --fn gelu",
+            "--format csv --fn gelu --bits 1",
+        )
+    ),
     ("--fn gelu --bits 1 --domain a 1", "domain must be a number, got 'a'"),
     ("--fn gelu --bits 1 --domain 1", "argument --domain: expected 2 arguments; see --help"),
     ("--fn gelu --bits 1 --domain '-1e3 5'", "argument --domain: expected 2 arguments; see --help"),

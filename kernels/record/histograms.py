@@ -1,7 +1,4 @@
-"""Records the inputs of a model's activations in histograms, from which `fitting` makes tables and codes.
-
-Only counts are stored. All histograms have the same bins, so that those of several workers or days can be added.
-"""
+"""Histograms of the inputs of a model's activations, counted while the model runs."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from coefficients.files import whole
 from coefficients.functions import CATALOGUE
 from kernels.errors import KernelError
 
@@ -89,10 +87,12 @@ class Histogram:
         return values
 
     def save(self, path: str | PathLike[str], count: int = SAMPLES) -> None:
-        """Write `samples` to a .npy file, as --weight of `python -m fitting.fewbit` takes it."""
+        """Write `samples` to a .npy file, whole or not at all, as --weight of `python -m fitting.fewbit` takes it."""
         if Path(path).suffix != ".npy":
             raise KernelError(f"path must end in .npy, got {str(path)!r}")
-        np.save(path, self.samples(count), allow_pickle=False)
+        samples = self.samples(count)
+        with whole(Path(path)) as unfinished:
+            np.save(unfinished, samples, allow_pickle=False)
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""python -m fitting.fewbit --record: tables of a user's own model, from a run of it in another process."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fitting.activations import get
+from fitting.fewbit.solve import fit
+from fitting.weights import from_samples
+from tests.fitting.commands import files, process, stored
+
+pytest.importorskip("torch")
+
+MODELS = """
+import torch
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.GELU(), nn.ReLU()), torch.randn(50, 8)
+"""
+
+
+@pytest.fixture
+def models(folder: Path) -> str:
+    (folder / "models.py").write_text(MODELS)
+    return "models"
+
+
+@pytest.mark.slow
+def test_a_table_for_each_place(models: str) -> None:
+    from torch import nn
+
+    from kernels import convert
+
+    words = ("--fn", "gelu", "--bits", "2", "--record", f"{models}:build", "--out", "tables")
+    done = process("fewbit", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    *lines, usage = done.stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == ["tables/1.gelu.json", "tables/3.gelu.json"]
+    assert files("tables") == ["1.gelu.json", "1.gelu.npy", "3.gelu.json", "3.gelu.npy"]
+    made = fit(get("gelu"), 2, weight=from_samples(np.load("tables/1.gelu.npy")))
+    assert stored("tables/1.gelu.json")["solution"]["levels"] == made.steps.levels.tolist()
+    assert stored("tables/1.gelu.json") != stored("tables/3.gelu.json")
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.GELU(), nn.ReLU())
+    report = eval(usage, {"convert": convert, "model": model, "Path": Path})  # the printed line is what a user runs
+    assert {site.name for site in report.converted} == {"1", "3"}
+
+
+@pytest.mark.slow
+def test_joint_codes(models: str) -> None:
+    done = process(
+        "fewbit", "--fn", "gelu", "--bits", "2", "--joint", "--record", f"{models}:build", "--out", "codes", "--quiet"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert stored("codes/3.gelu.json")["method"] == "joint"
+
+
+def test_what_the_model_refuses_is_said_once(models: str) -> None:
+    done = process("fewbit", "--fn", "silu", "--bits", "2", "--record", f"{models}:build", "--out", "tables")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "record: models:build must call silu, got gelu, relu\n"
+    assert not Path("tables").exists()
