@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from joblib import Parallel, delayed, parallel_config
-
 from fitting.errors import InputError
 
 Result = TypeVar("Result")
@@ -36,6 +34,8 @@ def run(
     InputError
         If the scheduler cannot be reached.
     """
+    from joblib import Parallel, delayed, parallel_config  # here, as most runs fit one table
+
     with ExitStack() as stack:
         if scheduler is not None:
             stack.enter_context(_client(scheduler))

@@ -85,21 +85,22 @@ class Quadrature:
 
     def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
         with np.errstate(all="ignore"):  # an unbounded f' is refused later, by the ranges
-            moments, sums = self._rule(lo, hi, runs, _ROOTS, _WEIGHTS)
-            _, check = self._rule(lo, hi, runs, _CHECK_ROOTS, _CHECK_WEIGHTS)
+            masses, values, sums = self._rule(lo, hi, runs, _ROOTS, _WEIGHTS)
+            *_, check = self._rule(lo, hi, runs, _CHECK_ROOTS, _CHECK_WEIGHTS)
             mass, first, second = np.abs(sums - check)
+            mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
+            spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
+            moments = Moments(sums[0], mean + self.centre, spread)
             return moments, DOUBT * (second + 2 * self.reach * first + self.reach**2 * mass)
 
-    def _rule(self, lo: Array, hi: Array, runs: Indices, roots: Array, weights: Array) -> tuple[Moments, Array]:
-        """The moments, and the sums of w, (f' - centre) w and (f' - centre)² w that the rule gives."""
+    def _rule(self, lo: Array, hi: Array, runs: Indices, roots: Array, weights: Array) -> tuple[Array, Array, Array]:
+        """Masses and f' - centre at the nodes of a rule; the sums of w, (f' - centre) w and (f' - centre)² w."""
         half = (hi - lo)[:, None] / 2
         points = lo[:, None] + half * (1 + roots)
         values = self.curve.derivatives(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
         masses = half * weights * self.density(points)
         sums = np.stack([masses.sum(axis=1), (masses * values).sum(axis=1), (masses * values**2).sum(axis=1)])
-        mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
-        spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
-        return Moments(sums[0], mean + self.centre, spread), sums
+        return masses, values, sums
 
     def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
         return self.curve.ranges(lo, hi, runs, bends)

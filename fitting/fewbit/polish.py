@@ -15,12 +15,13 @@ import numpy as np
 from fitting.activations.tape import Array
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
-from fitting.fewbit.refine import jacobian
+from fitting.fewbit.refine import jacobian, solved
 from fitting.fewbit.steps import Steps, tidy
 
 PRECISION = 320  # bits
 ROUNDS = 20
 ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, in a tail, has 16 digits too
+SETTLED = 1e-40  # of the domain: Newton's next step for a border would be about the square of one below this
 ZERO = 1e-60  # of the domain or max |f'|: numbers that are 0 by symmetry come out far below it
 DIGITS = 12  # stored of a fit under other weights, which float64 solves to about 14
 HELD_DIGITS = 15  # that every float64 has
@@ -70,7 +71,7 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
                 return [_rounded(at, reach) for at in borders], [_rounded(y, measure.top) for y in levels]
             # Newton's correction in float64 of a residual scaled to 1: each round gains about ten digits.
             try:
-                scaled = np.linalg.solve(derivative_matrix, [float(value / worst) for value in residual])
+                scaled = solved(derivative_matrix, np.array([float(value / worst) for value in residual]))
             except np.linalg.LinAlgError:
                 return None
             levels = [(y + worst * flint.arb(float(move))).mid() for y, move in zip(levels, scaled, strict=True)]
@@ -89,7 +90,10 @@ def _crossing(curve: Curve, steps: Steps, levels: list[Any], i: int, at: Any) ->
         return at
     middle = (levels[steps.codes[i]] + levels[steps.codes[i + 1]]) / 2
     for _ in range(3):
-        at = (at - (run.piece.d1.arb(at) - middle) / run.piece.d2.arb(at)).mid()
+        step = ((run.piece.d1.arb(at) - middle) / run.piece.d2.arb(at)).mid()
+        at = (at - step).mid()
+        if abs(step) < SETTLED * (curve.hi - curve.lo):
+            break
     return at
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from coefficients import command
+from coefficients.schema import Document
 from fitting import options as shared
 from fitting.activations import Activation
 from fitting.errors import InputError
@@ -55,9 +56,7 @@ def _command(options: argparse.Namespace, activation: Activation) -> list[str]:
     return [sys.executable, "-m", "kernels.record", *words]
 
 
-def _fitted(
-    options: argparse.Namespace, activation: Activation, weight: Weight, out: Path
-) -> tuple[shared.Document, str]:
+def _fitted(options: argparse.Namespace, activation: Activation, weight: Weight, out: Path) -> tuple[Document, str]:
     """The document of a fit, and a line about it."""
     count, ends = bits(options), domain(options)
     if options.joint:
