@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.fronts(__doc__).parse_args(arguments)
     sizes = TINY if options.quick else SMALL
-    models = names("models", options.models, tuple(TINY) if options.quick else parsers.FRONT_MODELS)
+    models = names("models", options.models, tuple(sizes))
     usual = QUICK_SEEDS if options.quick else parsers.FRONT_SEEDS
     seeds = usual if options.seeds is None else whole("seeds", options.seeds, MOST_SEEDS)
     out = output(options.out)
