@@ -29,6 +29,7 @@ COMPRESSION_WAYS = (
 BUDGET_RUNS = 9
 PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "compiled", "bytes", "times"), 9, 3
 PLANNING_MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Mixtral", "ResNet", "EfficientNet")
+FRONT_MODELS, FRONT_SEEDS = (*PLANNING_MODELS, "T5", "Mamba", "Swin", "ConvNeXt", "SegFormer"), 3
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
@@ -142,6 +143,14 @@ def fewbit(doc: str | None, words: Words | None = None) -> argparse.Namespace:
 def forward_ad(doc: str | None) -> command.Parser:
     parser = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
     parser.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
+    return parser
+
+
+def fronts(doc: str | None) -> command.Parser:
+    parser = measuring("fronts", doc, _file("fronts"))
+    parser.add_argument("--models", metavar="M,...", help="default: all")
+    parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {FRONT_SEEDS})")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
     return parser
 
 

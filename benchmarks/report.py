@@ -19,6 +19,7 @@ from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
 from benchmarks.forward_ad import page as forward_ad
+from benchmarks.fronts import page as fronts
 from benchmarks.gpu import notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
@@ -176,7 +177,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
     "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
-    "docs/eager.md": {"compress": compress_section},
+    "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section, "fronts": fronts.section},
     "docs/compression.md": {"compression": compression.section, "gpu-note": notes.compression},
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,

@@ -59,6 +59,7 @@ SUITES = {
         Step("forward_ad", ("--what", "chains,models")),
         Step("approx_backprop", ("--what", "layers,models,batches")),
         Step("compression", ("--what", "bytes")),
+        Step("fronts", placed=False),
         Step("planning", ("--what", "errors,bytes"), placed=False),
     ),
     "speed": (
@@ -86,6 +87,7 @@ CODED = (
     "kernels/compression/test_codes.py",
     "kernels/compression/test_partitioner.py",
     "benchmarks/test_compression.py",
+    "benchmarks/test_fronts.py",
 )
 TESTS = {
     "memory": (*APPROX, *CODED, "benchmarks/test_rivals.py"),

@@ -45,6 +45,7 @@ BAD = {
                 "compression",
                 "fewbit",
                 "forward_ad",
+                "fronts",
                 "invact",
                 "kernels",
                 "memory",

@@ -1,7 +1,8 @@
 """Activation compression by hooks as in GACT (ICML 2022): every tensor that autograd saves is encoded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,26 +19,32 @@ from kernels.methods.every_tensor import SMALLEST
 class EncodedStorage:
     """A storage in few bits, shared by every node that saves it."""
 
-    def __init__(self, flat: Tensor, bits: int) -> None:
-        self.bits, self.dtype = bits, flat.dtype
+    def __init__(self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, lanes: int = LANES) -> None:
+        self.bits, self.dtype, self.count = bits, flat.dtype, flat.numel()
         self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
-        self.codes = codes.encode(flat.view(-1, DEFAULT_GROUP, LANES), bits)
+        filler = -self.count % (group * lanes)  # repeats of the last element, which widen no group
+        padded = torch.cat([flat, flat[-1:].expand(filler)]) if filler else flat
+        self.codes = codes.encode(padded.view(-1, group, lanes), bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
-        return codes.decode(self.codes, self.bits, self.dtype).flatten()
+        return codes.decode(self.codes, self.bits, self.dtype).flatten()[: self.count]
 
 
 @contextmanager
 def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
-    """A context in which autograd saves codes of floating-point tensors other than weights of `module`."""
+    """A context in which autograd saves codes of floating-point tensors other than weights of `module`.
+
+    Groups are laid out as in compiled code. Whole are tensors that do not fill groups, and small parts of a storage:
+    a code of all of it would be too large.
+    """
     weights = {weight.untyped_storage()._cdata for weight in module.parameters()}
     known: WeakValueDictionary[tuple[int, int], EncodedStorage] = WeakValueDictionary()
 
     def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, torch.Size, tuple[int, ...], int]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
-        few = prod(x.shape) < max(SMALLEST, size // 2)  # a small part of its storage: a code of all would be too large
+        few = prod(x.shape) < max(SMALLEST, size // 2)
         fits = size % (DEFAULT_GROUP * LANES) == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
@@ -47,6 +54,40 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
             encoded = known[key] = EncodedStorage(x.detach().as_strided((size,), (1,), 0), bits)
         return encoded, x.shape, x.stride(), x.storage_offset()
 
+    with _hooks(pack):
+        yield
+
+
+@contextmanager
+def saving_neighbours(module: nn.Module, inputs: Iterable[Tensor], bits: int, group: int) -> Iterator[None]:
+    """`saving_codes` that keeps less: a stronger rival.
+
+    Groups are of neighbours, as within a row. What does not fill groups is padded, and a part of a storage is encoded
+    by itself. Inputs are alive anyhow, and have no codes.
+    """
+    alive = {tensor.untyped_storage()._cdata for tensor in chain(module.parameters(), inputs)}
+    known: WeakValueDictionary[tuple[Any, ...], EncodedStorage] = WeakValueDictionary()
+
+    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, torch.Size, tuple[int, ...], int]:
+        storage = x.untyped_storage()
+        size = storage.nbytes() // x.element_size()
+        if min(x.numel(), size) < SMALLEST or not x.is_floating_point() or storage._cdata in alive:
+            return x
+        is_part = 2 * x.numel() < size
+        whole = x.detach().contiguous() if is_part else x.detach().as_strided((size,), (1,), 0)
+        place = (x.shape, x.stride(), x.storage_offset()) if is_part else ()
+        key = (storage._cdata, x._version, *place)
+        encoded = known.get(key)
+        if encoded is None:
+            encoded = known[key] = EncodedStorage(whole.view(-1), bits, group, lanes=1)
+            encoded.storage = StorageWeakRef(storage)  # of a part it is another than of its copy
+        return (encoded, x.shape, whole.stride(), 0) if is_part else (encoded, x.shape, x.stride(), x.storage_offset())
+
+    with _hooks(pack):
+        yield
+
+
+def _hooks(pack: Callable[[Tensor], Any]) -> Any:
     def unpack(saved: Any) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
@@ -54,5 +95,4 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
         return encoded.flat().as_strided(shape, strides, offset)
 
     hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
-    with hooks(pack, unpack):
-        yield
+    return hooks(pack, unpack)

@@ -94,9 +94,12 @@ class Compressing(WithOuterHooks):
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
             return function(*args, **kwargs)
         if name == calls.ATTENTION and torch.is_grad_enabled():
+            mask = self.provenance.whole_mask(*args, **kwargs)
+            if mask is not None and self.provenance.exact(mask.tensor) not in ALIVE:
+                watch(mask.tensor, name, "a mask, which may hold infinities")
             self._running.append(RunningCall(name))  # it names sites
             try:
-                return attention_again(function, self.provenance.whole_mask(*args, **kwargs), args, kwargs)
+                return attention_again(function, mask, args, kwargs)
             finally:
                 self._running.pop()
         name = calls.named(name, args, kwargs)

@@ -42,9 +42,22 @@ def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_pa
     assert "benchmarks/results/a-cpu/budget-front.svg" in text
 
 
+def test_peaks(monkeypatch):
+    """Of the models that have rows; how many times less than as it is."""
+    peaks = {budget.STOCK: 2**30, budget.CHECKPOINT: 2**28, "8 bits": 2**29, "4 bits": 2**28, "2 bits": 2**27}
+    rows = [
+        {"what": "vit", "implementation": way, "unit": budget.PEAK, "median": peak, "dtype": "float32"}
+        for way, peak in peaks.items()
+    ]
+    kept = {**rows[0], "unit": budget.KEPT, "median": 1}
+    monkeypatch.setattr(budget, "read", lambda name, mode: {"a-cpu": [*rows, kept]})
+    assert "| vit, float32 | 1.0 GiB | 4.0× | 2.0× | 4.0× | 8.0× |" in budget.peaks_section()
+    assert "bert" not in budget.peaks_section()
+
+
 def test_no_rows_no_table(monkeypatch):
-    monkeypatch.setattr(budget, "read", lambda name: {})
-    assert budget.section() == "No rows yet.\n"
+    monkeypatch.setattr(budget, "read", lambda *_: {})
+    assert budget.section() == budget.peaks_section() == "No rows yet.\n"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,21 @@ def test_the_report_names_what_is_kept_as_it_is() -> None:
     assert report.after.total == 128 * 256 * 4.25 / 8 + 128 * 256 * 4
 
 
+def test_the_report_names_masks_of_attention() -> None:
+    """But not those that are alive anyhow, as inputs and buffers are."""
+
+    def forward(net: Net, x: Tensor, mask: Tensor) -> Tensor:
+        q = net[0](x)
+        own = torch.zeros(128, 128).masked_fill(mask > 0, -torch.inf)
+        y = F.scaled_dot_product_attention(q, q, q, attn_mask=own)
+        return F.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+    net, mask = Net(forward, nn.Linear(64, 64)), torch.randn(128, 128)
+    (whole,) = convert(net, "compress", inputs=(torch.randn(2, 128, 64), mask)).whole
+    assert (whole.operation, whole.bytes) == ("scaled_dot_product_attention", mask.nbytes)
+    assert whole.reason == "a mask, which may hold infinities"
+
+
 def test_an_error_in_the_forward_pass_leaves_no_hooks() -> None:
     def forward(net: Net, x: Tensor) -> Tensor:
         raise ValueError(net[0](x).shape)

@@ -29,7 +29,7 @@ ALIKE = {  # they save the same kinds of tensors as others here
     *("roberta", "deberta", "albert", "opt", "mpt", "mistral", "phi3", "gemma", "gemma3", "qwen3", "olmo2", "switch"),
     *("dinov2", "convnextv2", "swin", "focalnet"),
 }
-REASONS = {"integers", "a statistic", "needs no gradient"}
+REASONS = {"integers", "a statistic", "needs no gradient", "a mask, which may hold infinities"}
 EXACT = {"swinv2": {"normalize"}}  # divisors of narrow heads
 RATE = 1e-3
 # Of numbers from N(0, 1), the range of 64 is 4.7; an error is spread over a step.
