@@ -63,8 +63,8 @@ class _Outputs:
         )
         following = self.mass * (self.factor * ends[1:-1] - self.value) ** 2
         rest = np.concatenate([np.cumsum(following[::-1])[::-1], [0.0]])
-        wanted = np.divide(product, square, out=np.zeros_like(product), where=square > 0)
-        s = np.clip(wanted, ends[:-1], ends[1:])
+        weighted_mean = np.divide(product, square, out=np.zeros_like(product), where=square > 0)
+        s = np.clip(weighted_mean, ends[:-1], ends[1:])
         cost = square * s**2 - 2.0 * product * s + constant_part + rest
         best = int(np.argmin(cost))
         return float(cost[best]), float(s[best] ** 2)
@@ -81,8 +81,8 @@ def adapted_candidates(error_floor: ErrorFloor) -> tuple[Candidate, ...] | None:
     Returns
     -------
     tuple of Candidate or None
-        A formula for each branch. None where T is no turning point with such a root on both sides, or f(T) is 0,
-        about which floating-point numbers are dense.
+        A formula for each branch. None where T is no turning point with such a root on both sides, where f(T) is 0,
+        about which floating-point numbers are dense, or where no x that counts has a y within the root's reach.
     """
     parts = error_floor.split
     anchor = _turning_point(parts)
@@ -93,7 +93,7 @@ def adapted_candidates(error_floor: ErrorFloor) -> tuple[Candidate, ...] | None:
     if len(known) < len(forms):
         return None
     variable = _best_variable(error_floor, known, float(anchor.y))
-    return tuple(Candidate(form, variable).rounded() for form in known)
+    return None if variable is None else tuple(Candidate(form, variable).rounded() for form in known)
 
 
 def _turning_point(parts: Split) -> Anchor | None:
@@ -125,22 +125,24 @@ def _is_root(node: Expr, at: float) -> bool:
     return bool(zero == 0 and abs(linear.diff(Y)) == 1 and abs(float(linear.subs(Y, Rational(at)))) < _SAME)
 
 
-def _best_variable(error_floor: ErrorFloor, forms: list[Form], at: float) -> Variable:
-    """s with the t and `low` that leave the least mean square over both branches."""
+def _best_variable(error_floor: ErrorFloor, forms: list[Form], at: float) -> Variable | None:
+    """s with the t and `low` that leave the least mean square over both branches; None without outputs that count."""
     upward = error_floor.split.branches[1].direction > 0
     sign = 1.0 if upward else -1.0
     columns = [_columns(cells, form, sign, at) for cells, form in zip(error_floor.cells, forms, strict=True)]
     joined = np.concatenate(columns, axis=1)
+    if not joined.size:
+        return None
     outputs = _Outputs(*joined[:, np.argsort(joined[0], kind="stable")])
     step = float(error_floor.format.spacing(np.array(at)))
     shifts = np.linspace(-step, step, GRID)
     costs = [outputs.best_low(float(shift))[0] for shift in shifts]
     best = int(np.argmin(costs))
     around = shifts[max(best - 1, 0)], shifts[min(best + 1, GRID - 1)]
-    found: Any = minimize_scalar(
+    optimum: Any = minimize_scalar(
         lambda shift: outputs.best_low(float(shift))[0], bounds=around, method="bounded", options={"xatol": 1e-6 * step}
     )
-    shift = float(found.x) if found.fun < costs[best] else float(shifts[best])
+    shift = float(optimum.x) if optimum.fun < costs[best] else float(shifts[best])
     return Variable(order=2, anchor=at - sign * shift, upward=upward, low=outputs.best_low(shift)[1] or None)
 
 
