@@ -18,6 +18,7 @@ from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
+from benchmarks.error_floors import floors_section
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.fronts import page as fronts
 from benchmarks.gpu import notes
@@ -164,7 +165,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "recorded": recorded.section,
     },
     "docs/joint.md": {"joint-search": fewbit_page.joint_section},
-    "docs/invact.md": {"invact": invact_section},
+    "docs/invact.md": {"invact": invact_section, "floors": floors_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {
         "gpu-note": notes.performance,

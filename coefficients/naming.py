@@ -67,7 +67,7 @@ def _invact(document: Document, params: list[str], domain: Sequence[float], extr
     return [
         f"invact-{options['dtype']}",
         *(["2bit"] if "bits" in options else []),
-        *([engine] if engine not in ("closed", "+".join(ENGINES)) else []),
+        *([engine] if engine not in ("closed", "adapted", "+".join(ENGINES)) else []),
         *extra,
         *([f"seed={seed}"] if seed else []),
         *([f"budget={budget}"] if budget is not None else []),

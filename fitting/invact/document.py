@@ -30,7 +30,7 @@ ENGINE_LIBRARIES = {"operon": ("pyoperon",), "pysr": ("pysr",)}
 def to_document(fit: Fit) -> dict[str, Any]:
     """The document of a fit, as `coefficients.store.publish` takes it."""
     split = fit.error_floor.split
-    engines = ("closed",) if fit.exact else fit.engines
+    engines = (fit.best.engine,) if fit.unasked else fit.engines
     libraries = [*LIBRARIES, *(name for engine in engines for name in ENGINE_LIBRARIES.get(engine, ()))]
     border_side = None if split.border is None else "left" if split.border_is_left else "right"
     return {
@@ -139,7 +139,7 @@ def command(fit: Fit) -> str | None:
 
 
 def _engine_words(fit: Fit) -> list[str]:
-    return [] if fit.exact or fit.engines == DEFAULT else ["--engine", ",".join(fit.engines)]
+    return [] if fit.unasked or fit.engines == DEFAULT else ["--engine", ",".join(fit.engines)]
 
 
 def file_name(fit: Fit) -> str:

@@ -66,7 +66,7 @@ class Candidate:
     Attributes
     ----------
     form : Form
-        q in y and s. Its constants are float32 numbers, but for closed forms and the paper's.
+        q in y and s. Its constants are float32 numbers, but for closed forms as they are and the paper's.
     variable : Variable
         s in y.
     """

@@ -12,6 +12,8 @@ from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact.arguments import check_max_error
 from fitting.invact.engines import DEFAULT, Settings, parse_engines
+from fitting.invact.engines.adapted import ENGINE as ADAPTED
+from fitting.invact.engines.closed_form import ENGINE as CLOSED
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
 from fitting.invact.error_floor import ErrorFloor, information_floor
@@ -81,8 +83,13 @@ class Fit:
 
     @property
     def exact(self) -> bool:
-        """Whether every branch has a closed form."""
-        return all(candidate.form.engine == "closed" for candidate in self.best.candidates)
+        """Whether every branch has a closed form, as it is."""
+        return self.best.engine == CLOSED
+
+    @property
+    def unasked(self) -> bool:
+        """Whether every branch has a closed form, as it is or adapted: whatever engines were named, none was asked."""
+        return self.best.engine in (CLOSED, ADAPTED)
 
 
 def fit(
@@ -172,28 +179,37 @@ def _cheapest_good_row(
 ) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
     """The rule that is kept, the cheapest row that keeps it, and the bounds of its branches.
 
-    A closed form is taken as it is, unless the user set a max_error that it exceeds; if it misses the dtype's own rule,
-    the rule's text says so.
+    Where no fitted row does, closed forms are taken as they are.
     """
-    if len(rows) == 1 and not rows[0].is_fitted:
-        only = with_many_outputs(rows[0], judges)
-        fits = rule.fits(only.scores)
-        if has_max_error and not fits:
-            return rule, None, ()
-        name = only.engine if fits else f"{only.engine}; misses: {rule.text}"
-        return Rule(name), only, _bounds(only, error_floor)
-    rules = [rule]
-    if rule.by_rms:
+    fitted = [row for row in rows if row.is_fitted]
+    rules = [rule] if fitted else []
+    if fitted and rule.by_rms:
         rules.append(relaxed(error_floor, [judge.of_g() for judge in judges], [row.scores for row in rows]))
     for allowed in rules:
-        good = (row for row in rows if allowed.fits(row.scores))
+        good = (row for row in fitted if allowed.fits(row.scores))
         for row in sorted(good, key=lambda row: (row.price.total, front_error(row, rule)))[:TRIED]:
             close = row if rule.by_rms else with_many_outputs(row, judges)
             if allowed.fits(close.scores):
                 bounds = _bounds(close, error_floor)
                 if all(math.isfinite(bound.upper) for bound in bounds):
                     return allowed, close, bounds
-    return rule, None, ()
+    unfitted = next((row for row in rows if not row.is_fitted), None)
+    return (rule, None, ()) if unfitted is None else _as_it_is(unfitted, rule, error_floor, judges, has_max_error)
+
+
+def _as_it_is(
+    row: Row, rule: Rule, error_floor: ErrorFloor, judges: list[Judge], has_max_error: bool
+) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
+    """Closed forms or the paper's formulas, unless they exceed a max_error that the user set.
+
+    If they miss the dtype's own rule, the rule's text says so.
+    """
+    close = with_many_outputs(row, judges)
+    fits = rule.fits(close.scores)
+    if has_max_error and not fits:
+        return rule, None, ()
+    name = close.engine if fits else f"{close.engine}; misses: {rule.text}"
+    return Rule(name), close, _bounds(close, error_floor)
 
 
 def _bounds(row: Row, error_floor: ErrorFloor) -> tuple[Bound, ...]:

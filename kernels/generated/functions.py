@@ -237,8 +237,11 @@ FUNCTIONS = {
         elements=frozenset({
             'forward',
             'derivative',
-            'derivative_from_output',
-            'derivative_from_finer_output',
+            'derivative_from_output_bfloat16',
+            'derivative_from_output_float16',
+            'derivative_from_output_float32',
+            'derivative_from_finer_output_bfloat16',
+            'derivative_from_finer_output_float16',
             'branch_bit',
             'code_1bit',
             'level_1bit',

@@ -5,7 +5,7 @@ To make it again: python -m codegen emit --fn gelu_tanh --method all --target to
 
     coefficients/data/gelu_tanh/invact-bfloat16.v1.json, sha256 b8b2f8bed193ad82
     coefficients/data/gelu_tanh/invact-float16.v1.json, sha256 3e38c43c2d783cca
-    coefficients/data/gelu_tanh/invact-float32.v1.json, sha256 444487637f56d7b1
+    coefficients/data/gelu_tanh/invact-float32.v2.json, sha256 b73fa2d03db57e16
     coefficients/data/gelu_tanh/invact-bfloat16-2bit.v1.json, sha256 26dbb39a97778544
     coefficients/data/gelu_tanh/invact-float16-2bit.v1.json, sha256 e691a151760578a3
 """

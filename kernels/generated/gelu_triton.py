@@ -9,7 +9,7 @@ To make it again: python -m codegen emit --fn gelu --method all --target triton
     coefficients/data/gelu/fewbit-4bit.v1.json, sha256 61006b47d60d4feb
     coefficients/data/gelu/invact-bfloat16.v1.json, sha256 11ef2826c46db84c
     coefficients/data/gelu/invact-float16.v1.json, sha256 8a1f5a6fc4365838
-    coefficients/data/gelu/invact-float32.v1.json, sha256 aeb12a43a57731a7
+    coefficients/data/gelu/invact-float32.v2.json, sha256 59961d57b1a07f2b
     coefficients/data/gelu/invact-bfloat16-2bit.v1.json, sha256 eeea3086b4d2eeeb
     coefficients/data/gelu/invact-float16-2bit.v1.json, sha256 36b24c0163bcddae
 """
@@ -289,7 +289,7 @@ def derivative_from_output_float32(y, on_right, params):
     c11_right = -4.810842037200928
     c12_right = 2.9883430004119873
     c13_right = -1.0462918281555176
-    c14_right = 0.11190079152584076
+    c14_right = 0.11190079897642136
     c15_right = 0.038341447710990906
     c16_right = -0.00922555010765791
     s = tl.sqrt(maximum(y - t_left, t_low_left) - t_low_left) / (radius_left + tl.sqrt(maximum(-y, 0.0)))

@@ -7,11 +7,11 @@ To make it again: python -m codegen emit --fn hardswish --method all --target tr
     coefficients/data/hardswish/fewbit-2bit.v1.json, sha256 27605ddc183c34aa
     coefficients/data/hardswish/fewbit-3bit.v1.json, sha256 aabfa30b8995ccad
     coefficients/data/hardswish/fewbit-4bit.v1.json, sha256 e015412a05fba51d
-    coefficients/data/hardswish/invact-bfloat16.v1.json, sha256 fa7764df66fa1490
-    coefficients/data/hardswish/invact-float16.v1.json, sha256 4aa6c45c322cc137
+    coefficients/data/hardswish/invact-bfloat16.v2.json, sha256 fe3c78b62b681201
+    coefficients/data/hardswish/invact-float16.v2.json, sha256 e688c07cdfa973db
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
-    coefficients/data/hardswish/invact-bfloat16-2bit.v1.json, sha256 998db24e74cff9f2
-    coefficients/data/hardswish/invact-float16-2bit.v1.json, sha256 d2cde0586ea41bc3
+    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 b6b81464b0a0f795
+    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 481bbc49aa368f01
 """
 
 import triton
@@ -38,7 +38,39 @@ def maximum(x, y):
 
 
 @triton.jit
-def derivative_from_output(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params):
+    """hardswish'(x) from y = hardswish(x)."""
+    t_left = -0.3748198449611664
+    low_left = 0.00022850839013699442
+    c0_left = -0.8164966106414795
+    t_right = -0.3748198449611664
+    low_right = 0.00022850839013699442
+    c0_right = 0.8164966106414795
+    s = tl.sqrt(maximum(y - t_left, low_left))
+    left = tl.where((y >= 0.0), 0.0, c0_left * s)
+    s = tl.sqrt(maximum(y - t_right, low_right))
+    right = tl.where((y >= 3.0), 1.0, c0_right * s)
+    return tl.where(on_right, right, left)
+
+
+@triton.jit
+def derivative_from_output_float16(y, on_right, params):
+    """hardswish'(x) from y = hardswish(x)."""
+    t_left = -0.3749869465827942
+    low_left = 3.0035318559384905e-05
+    c0_left = -0.8164966106414795
+    t_right = -0.3749869465827942
+    low_right = 3.0035318559384905e-05
+    c0_right = 0.8164966106414795
+    s = tl.sqrt(maximum(y - t_left, low_left))
+    left = tl.where((y >= 0.0), 0.0, c0_left * s)
+    s = tl.sqrt(maximum(y - t_right, low_right))
+    right = tl.where((y >= 3.0), 1.0, c0_right * s)
+    return tl.where(on_right, right, left)
+
+
+@triton.jit
+def derivative_from_output_float32(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
@@ -48,12 +80,30 @@ def derivative_from_output(y, on_right, params):
 
 
 @triton.jit
-def derivative_from_finer_output(y, on_right, params):
+def derivative_from_finer_output_bfloat16(y, on_right, params):
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))
-    right = tl.where((y >= 3.0), 1.0, c0_right * tl.sqrt(maximum(y + 0.375, 0.0)))
+    t_left = -0.37479713559150696
+    c0_left = -0.8164966106414795
+    t_right = -0.37479713559150696
+    c0_right = 0.8164966106414795
+    s = tl.sqrt(maximum(y - t_left, 0.0))
+    left = tl.where((y >= 0.0), 0.0, c0_left * s)
+    s = tl.sqrt(maximum(y - t_right, 0.0))
+    right = tl.where((y >= 3.0), 1.0, c0_right * s)
+    return tl.where(on_right, right, left)
+
+
+@triton.jit
+def derivative_from_finer_output_float16(y, on_right, params):
+    """hardswish'(x) from y = hardswish(x), moved by the second bit."""
+    t_left = -0.37497609853744507
+    c0_left = -0.8164966106414795
+    t_right = -0.37497609853744507
+    c0_right = 0.8164966106414795
+    s = tl.sqrt(maximum(y - t_left, 0.0))
+    left = tl.where((y >= 0.0), 0.0, c0_left * s)
+    s = tl.sqrt(maximum(y - t_right, 0.0))
+    right = tl.where((y >= 3.0), 1.0, c0_right * s)
     return tl.where(on_right, right, left)
 
 

@@ -5,7 +5,7 @@ To make it again: python -m codegen emit --fn mish --method all --target torch
 
     coefficients/data/mish/invact-bfloat16.v1.json, sha256 3673a018b366f306
     coefficients/data/mish/invact-float16.v1.json, sha256 d866255990702f78
-    coefficients/data/mish/invact-float32.v1.json, sha256 a886dc3bcd4bbaa5
+    coefficients/data/mish/invact-float32.v2.json, sha256 408ab8019fe09192
     coefficients/data/mish/invact-bfloat16-2bit.v1.json, sha256 684684b6d7143ff1
     coefficients/data/mish/invact-float16-2bit.v1.json, sha256 edd13a546bd1f34b
 """
@@ -174,26 +174,26 @@ def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, poly
         t = -0.3088434040546417
         t_low = -8.962608433193964e-09
         high = 9.355829238891602
-        c0 = 0.8691200613975525
-        c1 = -0.7140307426452637
-        c2 = 1.2943060398101807
-        c3 = 0.28674304485321045
-        c4 = 0.17196014523506165
-        c5 = 0.3382812440395355
-        c6 = 0.008564122952520847
-        c7 = 0.005315147340297699
-        c8 = -0.09430916607379913
-        c9 = 1.558396577835083
-        c10 = 0.7296980023384094
-        c11 = 1.0084002017974854
-        c12 = 0.5651711225509644
-        c13 = 0.2571224868297577
-        c14 = 0.054858993738889694
+        c0 = -0.9999998211860657
+        c1 = 1.9385076761245728
+        c2 = -1.1755659580230713
+        c3 = 0.24289560317993164
+        c4 = 1.7425614595413208
+        c5 = -0.8466740250587463
+        c6 = 0.18678684532642365
+        c7 = -0.34735891222953796
+        c8 = 0.23289801180362701
+        c9 = -0.17896373569965363
+        c10 = -0.1618955135345459
+        c11 = 0.4521951973438263
+        c12 = -0.44321736693382263
+        c13 = 0.2167503982782364
+        c14 = -0.051538240164518356
+        c15 = 0.00474500609561801
         s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        t0 = s - 1.25
-        p = polynomial(t0, c14, c13, c12, c11, c10, c9, c8, 1.0)
-        q = polynomial(t0, c7, c6, c5, c4, c3, c2, c1, c0)
-        return q * s / p
+        p = polynomial(s, c15, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
+        q = polynomial(s, c3, c2, c1, c0)
+        return q * torch.exp2(p * s) + 1.0
 
     return by_branch(y, on_right, right, left)
 

@@ -9,7 +9,7 @@ To make it again: python -m codegen emit --fn mish --method all --target triton
     coefficients/data/mish/fewbit-4bit.v1.json, sha256 99876c4ae37229c7
     coefficients/data/mish/invact-bfloat16.v1.json, sha256 3673a018b366f306
     coefficients/data/mish/invact-float16.v1.json, sha256 d866255990702f78
-    coefficients/data/mish/invact-float32.v1.json, sha256 a886dc3bcd4bbaa5
+    coefficients/data/mish/invact-float32.v2.json, sha256 408ab8019fe09192
     coefficients/data/mish/invact-bfloat16-2bit.v1.json, sha256 684684b6d7143ff1
     coefficients/data/mish/invact-float16-2bit.v1.json, sha256 edd13a546bd1f34b
 """
@@ -210,21 +210,22 @@ def derivative_from_output_float32(y, on_right, params):
     t_right = -0.3088434040546417
     t_low_right = -8.962608433193964e-09
     high_right = 9.355829238891602
-    c0_right = 0.8691200613975525
-    c1_right = -0.7140307426452637
-    c2_right = 1.2943060398101807
-    c3_right = 0.28674304485321045
-    c4_right = 0.17196014523506165
-    c5_right = 0.3382812440395355
-    c6_right = 0.008564122952520847
-    c7_right = 0.005315147340297699
-    c8_right = -0.09430916607379913
-    c9_right = 1.558396577835083
-    c10_right = 0.7296980023384094
-    c11_right = 1.0084002017974854
-    c12_right = 0.5651711225509644
-    c13_right = 0.2571224868297577
-    c14_right = 0.054858993738889694
+    c0_right = -0.9999998211860657
+    c1_right = 1.9385076761245728
+    c2_right = -1.1755659580230713
+    c3_right = 0.24289560317993164
+    c4_right = 1.7425614595413208
+    c5_right = -0.8466740250587463
+    c6_right = 0.18678684532642365
+    c7_right = -0.34735891222953796
+    c8_right = 0.23289801180362701
+    c9_right = -0.17896373569965363
+    c10_right = -0.1618955135345459
+    c11_right = 0.4521951973438263
+    c12_right = -0.44321736693382263
+    c13_right = 0.2167503982782364
+    c14_right = -0.051538240164518356
+    c15_right = 0.00474500609561801
     s = tl.sqrt(maximum(y - t_left, t_low_left) - t_low_left) / (radius_left + tl.sqrt(maximum(-y, 0.0)))
     u = s - 0.5
     p = tl.fma(c8_left, u, c7_left)
@@ -237,23 +238,21 @@ def derivative_from_output_float32(y, on_right, params):
     p = tl.fma(p, u, c0_left)
     left = p * s
     s = tl.sqrt(minimum(maximum(y - t_right, t_low_right), high_right) - t_low_right)
-    u_2 = s - 1.25
-    q = tl.fma(c14_right, u_2, c13_right)
-    q = tl.fma(q, u_2, c12_right)
-    q = tl.fma(q, u_2, c11_right)
-    q = tl.fma(q, u_2, c10_right)
-    q = tl.fma(q, u_2, c9_right)
-    q = tl.fma(q, u_2, c8_right)
-    q = tl.fma(q, u_2, 1.0)
-    u_3 = s - 1.25
-    r = tl.fma(c7_right, u_3, c6_right)
-    r = tl.fma(r, u_3, c5_right)
-    r = tl.fma(r, u_3, c4_right)
-    r = tl.fma(r, u_3, c3_right)
-    r = tl.fma(r, u_3, c2_right)
-    r = tl.fma(r, u_3, c1_right)
-    r = tl.fma(r, u_3, c0_right)
-    right = r * s / q
+    q = tl.fma(c15_right, s, c14_right)
+    q = tl.fma(q, s, c13_right)
+    q = tl.fma(q, s, c12_right)
+    q = tl.fma(q, s, c11_right)
+    q = tl.fma(q, s, c10_right)
+    q = tl.fma(q, s, c9_right)
+    q = tl.fma(q, s, c8_right)
+    q = tl.fma(q, s, c7_right)
+    q = tl.fma(q, s, c6_right)
+    q = tl.fma(q, s, c5_right)
+    q = tl.fma(q, s, c4_right)
+    r = tl.fma(c3_right, s, c2_right)
+    r = tl.fma(r, s, c1_right)
+    r = tl.fma(r, s, c0_right)
+    right = tl.fma(r, tl.exp2(q * s), 1.0)
     return tl.where(on_right, right, left)
 
 

@@ -5,7 +5,7 @@ To make it again: python -m codegen emit --fn quick_gelu --method all --target t
 
     coefficients/data/quick_gelu/invact-bfloat16.v1.json, sha256 42da7ae9d7ec3465
     coefficients/data/quick_gelu/invact-float16.v1.json, sha256 16d52aca80eab70e
-    coefficients/data/quick_gelu/invact-float32.v1.json, sha256 3ff9e3d6ff2568fb
+    coefficients/data/quick_gelu/invact-float32.v2.json, sha256 234daf2fdfe04b71
     coefficients/data/quick_gelu/invact-bfloat16-2bit.v1.json, sha256 271b72c54a764c8d
     coefficients/data/quick_gelu/invact-float16-2bit.v1.json, sha256 f81ed74ebf9f60ea
 """
@@ -176,24 +176,23 @@ def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, poly
         t = -0.16361019015312195
         t_low = 5.167683503337628e-10
         high = 10.361494064331055
-        c0 = -0.9999997615814209
-        c1 = 2.0444090366363525
-        c2 = -1.2698408365249634
-        c3 = 0.2795216739177704
-        c4 = 1.7072699069976807
-        c5 = -1.5581603050231934
-        c6 = 0.7468051314353943
-        c7 = -1.075932502746582
-        c8 = 1.2853362560272217
-        c9 = -1.8969851732254028
-        c10 = 2.128627300262451
-        c11 = -1.6821577548980713
-        c12 = 0.8542767763137817
-        c13 = -0.2579398453235626
-        c14 = 0.041935034096241
-        c15 = -0.002827767515555024
+        c0 = -1.0000003576278687
+        c1 = 2.050006151199341
+        c2 = -1.2748252153396606
+        c3 = 0.27782222628593445
+        c4 = 1.715200662612915
+        c5 = -1.544810175895691
+        c6 = 0.709392786026001
+        c7 = -0.8319475650787354
+        c8 = 0.5300092697143555
+        c9 = -0.43181321024894714
+        c10 = 0.3206508755683899
+        c11 = -0.24104131758213043
+        c12 = 0.12155599892139435
+        c13 = -0.030563605949282646
+        c14 = 0.002919296268373728
         s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c15, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
+        p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
         q = polynomial(s, c3, c2, c1, c0)
         return q * torch.exp2(p * s) + 1.0
 

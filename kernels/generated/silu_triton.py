@@ -9,7 +9,7 @@ To make it again: python -m codegen emit --fn silu --method all --target triton
     coefficients/data/silu/fewbit-4bit.v1.json, sha256 798561a41a25199e
     coefficients/data/silu/invact-bfloat16.v1.json, sha256 30ad4d222c6f580f
     coefficients/data/silu/invact-float16.v1.json, sha256 c4732391ad60f08d
-    coefficients/data/silu/invact-float32.v1.json, sha256 eed0140c831b28bd
+    coefficients/data/silu/invact-float32.v2.json, sha256 8ef57f101ea16981
     coefficients/data/silu/invact-bfloat16-2bit.v1.json, sha256 68f02e32a2c1ed87
     coefficients/data/silu/invact-float16-2bit.v1.json, sha256 bf956179c1688bce
 """

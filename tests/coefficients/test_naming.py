@@ -107,6 +107,7 @@ def test_options_of_invact_are_in_the_name() -> None:
     cases: list[tuple[tuple[str, ...], Any, str]] = [
         (("options", "engine"), "minimax+template+operon", "-minimax+template+operon"),
         (("options", "engine"), "closed", ""),
+        (("options", "engine"), "adapted", ""),
         (("options", "budget"), 3, "-budget=3"),
         (("options", "weight"), "laplace", "-laplace"),
         (("options", "max_error"), 1, "-max-error=1.0"),

@@ -22,6 +22,7 @@ _AGREE = 1e-6  # by which a closed form, in float64 at rounded y, may differ fro
 _LARGE = 1e300  # beyond it a multiple of y may overflow
 _SAMPLES = np.concatenate([[0.0], np.logspace(-4, 1, 60), np.logspace(1.2, 30, 40)])
 SHORT = 64  # the largest numerator and denominator of a number that a formula shows as it is
+ENGINE = "closed"
 
 
 def closed_form(split: Split, branch: Branch) -> Expr | None:
@@ -143,11 +144,11 @@ def _assemble(cells: list[_Cell]) -> Expr:
 def closed_candidate(split: Split, branch: Branch, format_: Format) -> Candidate | None:
     """The closed form of a branch as a candidate for outputs of this format; None where there is no closed form."""
     form = closed_form(split, branch)
-    return None if form is None else _as_candidate(form, format_)
+    return None if form is None else as_candidate(form, format_)
 
 
-def _as_candidate(expression: Expr, format_: Format) -> Candidate:
-    """A closed form in y as a candidate; numbers that are not short become constants, nearest in float64.
+def as_candidate(expression: Expr, format_: Format, engine: str = ENGINE) -> Candidate:
+    """A closed form in y (and s) as a candidate; numbers that are not short become constants, nearest in float64.
 
     A number that y is compared with is rounded as y was: so a y stored at the border of a case belongs to the same
     case as the border.
@@ -173,4 +174,4 @@ def _as_candidate(expression: Expr, format_: Format) -> Candidate:
             return node
         return node.func(*(lifted(argument) for argument in node.args))
 
-    return Candidate(Form(lifted(expression), tuple(values), "closed"), Variable())
+    return Candidate(Form(lifted(expression), tuple(values), engine), Variable())

@@ -20,6 +20,8 @@ from fitting.activations.arithmetics import Arithmetic
 from fitting.activations.enclosures import HULL, ROOTS, SERIES
 from fitting.activations.tape import Array, Tape
 from fitting.invact.branches import Arc
+from fitting.invact.engines.adapted import ENGINE as ADAPTED
+from fitting.invact.engines.closed_form import ENGINE as CLOSED
 from fitting.invact.formula import Candidate
 from fitting.invact.proof.ranges import around, inside, roots_are_real, span
 from fitting.invact.variable import S, Y
@@ -29,7 +31,7 @@ PRECISION = 128  # bits
 FAR = 2.0**16  # |x| beyond which 1 + tanh(x) times x needs more bits
 FAR_PRECISION = 512
 PARTS = 64  # between the points at which a Taylor polynomial is evaluated
-CLOSED, ROUNDING = "closed", 2.0**-8  # conditions of closed forms are rounded, to bfloat16 at the coarsest
+ROUNDING = 2.0**-8  # of the numbers in conditions of closed forms: to bfloat16 at the coarsest
 _ROUNDING = 2.0**-47  # of a sum of ORDER products of powers in float64, relative to the sum of their sizes
 _HUGE = 1e300  # sums of such numbers may overflow
 
@@ -64,7 +66,7 @@ class Difference:
     def _formulas(self) -> tuple[Expr, Expr]:
         """s in y and q in y and s."""
         s, q = (tape.expression for tape in self.candidate.tapes)
-        rounding = ROUNDING if self.candidate.form.engine == CLOSED else 0.0
+        rounding = ROUNDING if self.candidate.form.engine in (CLOSED, ADAPTED) else 0.0
         return inside(s, *self.arc.range), inside(q, *self.arc.range, rounding)
 
     @cached_property

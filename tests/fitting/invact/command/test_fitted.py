@@ -62,11 +62,12 @@ def test_all(few: None, invact: Command) -> None:
     lines = out.splitlines()
     two_bits = [("hardswish", "bfloat16"), ("hardswish", "float16")]
     assert [line.split()[:3] for line in lines[:-1]] == [
-        [name, dtype, "closed"] for name, dtype in [*product(CLOSED, FORMATS), *two_bits]
+        [name, dtype, "adapted" if name == "hardswish" and dtype != "float32" else "closed"]
+        for name, dtype in [*product(CLOSED, FORMATS), *two_bits]
     ]
     assert len({line.index("actfit/coefficients") for line in lines[:-1]}) == 1
     assert max(len(line) for line in lines) < 172 + len(str(Path.cwd()))
-    assert lines[-1] == "11 files: 11 written, 0 unchanged; 11 of them closed forms"
+    assert lines[-1] == "11 files: 11 written, 0 unchanged; 7 of them closed forms"
     before = {name: Path(name).read_bytes() for name in files()}
     assert len(before) == 11
     assert invact("--all", "--dtype", "float16")[1].splitlines()[-1].startswith("4 files: 0 written, 4 unchanged; ")
