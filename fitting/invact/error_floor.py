@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fitting.activations import Activation
 from fitting.activations.tape import Array
@@ -17,6 +16,7 @@ from fitting.errors import InputError
 from fitting.invact.branches import Arc, Branch, Split, split
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formats import Format, get_format
+from fitting.invact.inputs import every_input, masses
 from fitting.weights import Weight
 
 NEAREST = 1e-9  # distance from T, in x, at which the analysis for float32 begins
@@ -158,39 +158,15 @@ def _stored(outputs: Array, format_: Format, bits: int) -> Array:
     return format_.finer(outputs) if bits == 2 else format_.round(outputs)
 
 
-def on_right(parts: Split, x: Array) -> NDArray[np.bool_]:
-    """The bit at inputs x (any shape): whether x is on the right branch; all False where there is one branch."""
-    if parts.border is None:
-        return np.zeros(x.shape, dtype=np.bool_)
-    return x > parts.border if parts.border_is_left else x >= parts.border
-
-
 def _counted(parts: Split, format_: Format, weight: Weight, bits: int) -> tuple[Cells, ...]:
     """From every input of a 16-bit format."""
-    x = format_.numbers()
-    mass = _masses(x, weight, format_)
-    outputs, derivative = parts.activation.f(x), parts.activation.df(x)
-    known = np.isfinite(format_.round(outputs)) & np.isfinite(derivative)
-    y = _stored(outputs, format_, bits)
-    right = on_right(parts, x)
+    inputs = every_input(parts, format_, weight)
+    y = _stored(inputs.f, format_, bits)
     cells = []
     for branch_bit in range(len(parts.branches)):
-        on_branch = known & (right == bool(branch_bit))
-        cells.append(_grouped(y[on_branch], derivative[on_branch], mass[on_branch]))
+        on_branch = inputs.right == bool(branch_bit)
+        cells.append(_grouped(y[on_branch], inputs.derivative[on_branch], inputs.mass[on_branch]))
     return tuple(cells)
-
-
-def _masses(x: Array, weight: Weight, format_: Format) -> Array:
-    """How often each number occurs when a draw from `weight` is rounded to it."""
-    if weight.samples is not None:
-        counts = np.zeros_like(x)
-        np.add.at(counts, np.searchsorted(x, format_.round(np.clip(weight.samples, x[0], x[-1]))), 1.0)
-        return counts
-    width = np.gradient(x)
-    lo, hi = weight.domain
-    inside = (lo <= x) & (x <= hi)
-    density = weight.density(np.where(inside, x, (lo + hi) / 2)) if weight.density is not None else np.ones_like(x)
-    return np.where(inside & np.isfinite(density), density * width, 0.0)
 
 
 def _grouped(y: Array, derivative: Array, mass: Array) -> Cells:
@@ -229,7 +205,7 @@ def _analysed_arc(parts: Split, arc: Arc, format_: Format, weight: Weight) -> Ce
     ends = [derivative_from_output(alone, y + shift * half) for shift in (-1.0, 1.0)]
     low, high = np.minimum(*ends), np.maximum(*ends)
     # f' spread evenly over the cell
-    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, _masses(x, weight, format_))
+    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, masses(x, weight, format_))
 
 
 def _joined(parts: list[Cells]) -> Cells:

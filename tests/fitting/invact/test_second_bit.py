@@ -16,9 +16,11 @@ from fitting.activations import from_expression, get, names
 from fitting.errors import InputError
 from fitting.invact.branches import split
 from fitting.invact.document import candidate_of, command, file_name, to_document
-from fitting.invact.error_floor import information_floor, on_right
+from fitting.invact.error_floor import information_floor
 from fitting.invact.formats import FORMATS, Format
+from fitting.invact.inputs import on_right
 from fitting.invact.judge import Judge
+from fitting.invact.side_information import best_by_branch
 from fitting.invact.solve import fit
 from fitting.invact.sweep import shipped
 from fitting.weights import named
@@ -109,43 +111,19 @@ def floors(name, dtype):
     return tuple(information_floor(get(name), dtype, NORMAL, bits) for bits in (1, 2))
 
 
-def best_bit(name, dtype):
-    """The least RMS error of any second bit: the x of each y and branch, by f', cut in two where that is best.
-
-    For squared errors the best parts are intervals of f' (Fisher 1958), so every cut is tried.
-    """
-    floor, activation = floors(name, dtype)[0], get(name)
-    x = floor.format.numbers()
-    low, high = NORMAL.domain
-    mass = np.where((low <= x) & (x <= high), np.exp(-x * x / 2) * np.gradient(x), 0.0)
-    y, derivative, right = floor.outputs(x), activation.df(x), on_right(floor.split, x)
-    square = 0.0
-    for branch_bit in (False, True):
-        own = np.flatnonzero((right == branch_bit) & (mass > 0))
-        own = own[np.lexsort((derivative[own], y[own]))]
-        for group in np.split(own, np.flatnonzero(np.diff(y[own])) + 1):
-            mean = np.average(derivative[group], weights=mass[group])
-            sums = np.cumsum([mass[group], mass[group] * (derivative[group] - mean)], axis=1)
-            below, above = sums[:, :-1], sums[:, -1:] - sums[:, :-1]
-            spared = below[1] ** 2 / below[0] + above[1] ** 2 / above[0]
-            spread = mass[group] @ (derivative[group] - mean) ** 2
-            square += spread - max(0.0, float(spared.max(initial=0.0)))
-    return math.sqrt(square / mass.sum())
-
-
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
 def test_the_bit_is_between_none_and_the_best(name, dtype):
     one_bit, two_bits = floors(name, dtype)
-    best = best_bit(name, dtype)
-    assert best * (1 - 1e-9) <= two_bits.rms < one_bit.rms
-    assert two_bits.linf <= one_bit.linf
+    best = best_by_branch(get(name), dtype, NORMAL)
+    assert best.rms * (1 - 1e-9) <= two_bits.rms < one_bit.rms
+    assert best.linf <= two_bits.linf <= one_bit.linf
 
 
 @pytest.mark.parametrize(("name", "two", "best"), [("gelu", 7.80e-4, 6.88e-4), ("silu", 8.45e-4, 7.35e-4)])
 def test_floors_in_bfloat16_to_their_printed_digits(name, two, best):
     """What docs/invact.md says, half a unit of the last digit off at most."""
     assert floors(name, "bfloat16")[1].rms == pytest.approx(two, abs=0.005e-4)
-    assert best_bit(name, "bfloat16") == pytest.approx(best, abs=0.005e-4)
+    assert best_by_branch(get(name), "bfloat16", NORMAL).rms == pytest.approx(best, abs=0.005e-4)
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
