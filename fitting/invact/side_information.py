@@ -87,7 +87,7 @@ def _groups(inputs: Inputs, known: Array) -> Iterator[tuple[Array, Array]]:
     of_several = np.flatnonzero(np.diff(borders) > 1)  # one input alone has no error
     for begin, end in zip(borders[of_several], borders[of_several + 1], strict=True):
         values, places = np.unique(derivative[begin:end], return_inverse=True)
-        yield values, np.bincount(places, mass[begin:end])
+        yield values, np.asarray(np.bincount(places, mass[begin:end]), dtype=np.float64)
 
 
 def least_square(values: Array, mass: Array, parts: int) -> float:

@@ -6,8 +6,8 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
     coefficients/data/hardswish/invact-bfloat16.v1.json, sha256 fa7764df66fa1490
     coefficients/data/hardswish/invact-float16.v1.json, sha256 4aa6c45c322cc137
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
-    coefficients/data/hardswish/invact-bfloat16-2bit.v1.json, sha256 998db24e74cff9f2
-    coefficients/data/hardswish/invact-float16-2bit.v1.json, sha256 d2cde0586ea41bc3
+    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 8e8ff8292fdc7b46
+    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 b6f69c076dce48b0
 """
 
 import torch
