@@ -23,6 +23,7 @@ from fitting.invact.error_floor import information_floor, second_bit
 from fitting.invact.formats import FORMATS, Format
 from fitting.invact.inputs import every_input, on_right
 from fitting.invact.judge import Judge
+from fitting.invact.report import as_table
 from fitting.invact.side_information import best, best_by_branch
 from fitting.invact.solve import fit
 from fitting.invact.sweep import shipped
@@ -159,9 +160,9 @@ def test_the_table_in_the_docs():
     assert len(rows) == 6
     for name, dtype, cells in rows:
         activation = get(name.lower())
-        found = [floor.rms for floor in floors(activation.name, dtype)]
-        found += [function(activation, dtype, NORMAL).rms for function in (best_by_branch, best)]
-        assert [float(cell) for cell in cells.split(" | ")] == [float(f"{value:.3g}") for value in found], name
+        computed = [floor.rms for floor in floors(activation.name, dtype)]
+        computed += [function(activation, dtype, NORMAL).rms for function in (best_by_branch, best)]
+        assert [float(cell) for cell in cells.split(" | ")] == [float(f"{value:.3g}") for value in computed], name
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
@@ -205,6 +206,8 @@ def test_a_fit_by_two_bits_says_so():
     assert file_name(fitted) == "invact-float16-2bit"
     assert command(fitted) == "python -m fitting.invact --fn hardswish --dtype float16 --bits 2"
     assert json.loads(json.dumps(document["solution"])) == load("hardswish", "invact-float16-2bit")["solution"]
+    cut = [f"{number:.8g}" for number in fitted.error_floor.cut]
+    assert "at y = {}: f(x) is nearer to 0 than {}; q(y) is of {} if so, else {}".format(*cut) in as_table(fitted)
     assert "bits" not in to_document(fit(get("hardswish"), "float16"))["options"]
 
 
