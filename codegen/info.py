@@ -13,7 +13,7 @@ from codegen.subject import Subject
 from fitting.activations.calculus import values
 from fitting.activations.tape import Tape
 from kernels.methods.from_output import FINER_ELEMENT
-from kernels.methods.function_info import FunctionInfo
+from kernels.methods.function_info import CutOutput, FunctionInfo
 
 # Arguments where a bounded f' is next to its limits, and a size that only an unbounded f' exceeds there.
 _FAR, _HUGE = np.array([-1e30, 1e30]), 1e15
@@ -36,7 +36,13 @@ def info(subject: Subject) -> FunctionInfo:
         bounded_derivative=bool((far <= _HUGE).all()),
         tables={bits: planes(file.document["solution"]) for bits, file in subject.fewbit().items()},
         elements=frozenset({"branch_bit"} if two else ()) | ({FINER_ELEMENT} if subject.invact(2) else set()),
+        cuts=_cuts(subject),
     )
+
+
+def _cuts(subject: Subject) -> dict[str, CutOutput]:
+    solutions = {dtype: file.document["solution"] for dtype, file in subject.invact(2).items()}
+    return {dtype: CutOutput(**solution["cut"]) for dtype, solution in solutions.items() if "cut" in solution}
 
 
 def _has_formula(subject: Subject) -> bool:
@@ -52,7 +58,7 @@ def functions_module(subjects: Iterable[Subject]) -> str:
         "To make it again: python -m codegen emit --all",
         '"""',
         "",
-        "from kernels.methods.function_info import FunctionInfo",
+        "from kernels.methods.function_info import CutOutput, FunctionInfo",
         "",
         "FUNCTIONS = {",
     ]
@@ -72,4 +78,8 @@ def _entry(subject: Subject) -> list[str]:
         lines.append(f"        {field}={getattr(function_info, field)!r},")
     lines.append("        elements=frozenset({")
     lines += [f"            {name!r}," for name in names]
-    return [*lines, "        }),", "    ),"]
+    lines.append("        }),")
+    if function_info.cuts:
+        lines += ["        cuts={", *(f"            {dtype!r}: {cut!r}," for dtype, cut in function_info.cuts.items())]
+        lines.append("        },")
+    return [*lines, "    ),"]

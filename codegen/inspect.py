@@ -166,6 +166,7 @@ def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
         "DECODE": decode,
         "STORAGE": spec.storage.name,
         "MINIMUM": spec.function.minimum,
+        "CUT": spec.function.cuts.get(dtype),
         "BITS": spec.stored_bits,
         "STEPS": 0 if table is None else table.steps,
         "ROWS": ROWS,

@@ -66,7 +66,7 @@ def _triton(request: Request) -> str:
     free = request.subject.parameters
     if not free:
         functions = [function.without("params") for function in functions]
-    constants = {"STORAGE": request.spec.storage.name, "BITS": request.spec.stored_bits}
+    constants = {"STORAGE": request.spec.storage.name, "BITS": request.spec.stored_bits, "CUT": _cut(request)}
     names = request.method.elements(request.spec.function)._asdict()
     placeholders = {placeholder.upper(): name for placeholder, name in names.items() if name}
     source = template.Template(elementwise_source())
@@ -85,6 +85,11 @@ def _triton(request: Request) -> str:
     notes += limits
     imports = "import triton\nimport triton.language as tl"
     return _header(request, notes) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+
+
+def _cut(request: Request) -> tuple[float, ...] | None:
+    cut = request.spec.function.cuts.get(request.dtype)
+    return None if cut is None else tuple(cut)
 
 
 def _defaults(request: Request) -> str:
@@ -109,8 +114,8 @@ def level(code):
 
 _TORCH_ROUNDING = """\
 def branch_and_rounding(x, y, params):
-    \"\"\"The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y.\"\"\"
-    away = forward(x, params).abs() < y.to(x.dtype).abs()
+    \"\"\"The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y{but_for_one}.\"\"\"
+    away = forward(x, params).abs() < {border}.abs()
     return (branch_bit(x, params).byte() | away.byte() << 1).flatten()
 
 
@@ -119,8 +124,19 @@ def from_codes(y, codes, params):
     codes, share = codes.view(y.shape), torch.finfo(y.dtype).eps / 4
     y = y.float()
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
-    y = y + power * torch.where(codes >= 2, -share, share)
-    return derivative_from_finer_output(y, (codes & 1).bool(), params)"""
+    z = {z}
+    return derivative_from_finer_output(z, (codes & 1).bool(), params)"""
+
+
+def _torch_rounding(cut: tuple[float, ...] | None) -> str:
+    """The second bit in PyTorch, with the one output that is cut elsewhere."""
+    border, z, but_for_one = "y.to(x.dtype)", "y + power * torch.where(codes >= 2, -share, share)", ""
+    if cut is not None:
+        output, at, inner, outer = map(repr, cut)
+        border, but_for_one = f"{border}.masked_fill(y == {output}, {at})", f"; for y = {output} to {at}"
+        z = f"torch.where(y == {output}, torch.where(codes >= 2, {inner}, {outer}), {z})"
+    return _TORCH_ROUNDING.format(border=border, z=z, but_for_one=but_for_one)
+
 
 _TORCH_PASSES = {
     BRANCH_AND_ROUNDING: (
@@ -152,7 +168,7 @@ def _torch(request: Request) -> str:
     limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
     texts += torch_texts(functions)
     if storage is BRANCH_AND_ROUNDING:
-        texts.append(_TORCH_ROUNDING)
+        texts.append(_torch_rounding(_cut(request)))
     if storage.packed:
         texts.append(planes_source().partition("from torch import Tensor\n")[2].strip())
     saved, derivative = (part.format(bits=request.spec.stored_bits) for part in _TORCH_PASSES[storage])

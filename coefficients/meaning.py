@@ -116,6 +116,14 @@ def _joint(document: Document) -> None:
     _gap(error, "total", total, float(error["lower_bound"]))
 
 
+def _cut(cut: dict[str, float], options: Document) -> None:
+    if "bits" not in options:
+        raise problem("solution.cut", "must be left out without options.bits", cut)
+    inner, border, outer = (float(cut[key]) / float(cut["output"] or 1.0) for key in ("inner", "border", "outer"))
+    if not 0 < inner <= border <= outer:
+        raise problem("solution.cut", "must have 0 < inner / output <= border / output <= outer / output", cut)
+
+
 def _invact(document: Document) -> None:
     solution, error = document["solution"], document["error"]
     branches, border = solution["branches"], solution["border"]
@@ -126,6 +134,8 @@ def _invact(document: Document) -> None:
     if "bits" in document["options"] and (border is None or document["options"]["dtype"] == "float32"):
         rule = "must be left out for one branch, and for float32, in which nothing is known of how y was rounded"
         raise problem("options.bits", rule, document["options"]["bits"])
+    if "cut" in solution:
+        _cut(solution["cut"], document["options"])
     ends = [None, border, None] if len(branches) == 2 else [None, None]
     for i, branch in enumerate(branches):
         if branch["x"] != ends[i : i + 2]:

@@ -17,9 +17,10 @@ from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.table1 import TABLE_1
 from fitting.invact.engines.papers import published
-from fitting.invact.error_floor import ErrorFloor, information_floor, on_right
+from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.formats import get_format
 from fitting.invact.formula import Candidate
+from fitting.invact.inputs import on_right
 from fitting.invact.judge import Judge
 from fitting.stored_fits import published_formulas, stored_formulas, stored_table
 from fitting.weights import Weight, uniform

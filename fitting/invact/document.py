@@ -48,6 +48,7 @@ def to_document(fit: Fit) -> dict[str, Any]:
             "rule": fit.rule.text,
             "border": split.border,
             "border_side": border_side,
+            **({"cut": fit.error_floor.cut._asdict()} if fit.error_floor.cut is not None else {}),
             "branches": [
                 _branch(candidate, branch)
                 for candidate, branch in zip(fit.best.candidates, split.branches, strict=True)

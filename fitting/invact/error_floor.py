@@ -9,14 +9,15 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.branches import Arc, Branch, Split, split
+from fitting.invact.cut_output import CutOutput, best_cut, moved
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formats import Format, get_format
+from fitting.invact.inputs import every_input, masses
 from fitting.weights import Weight
 
 NEAREST = 1e-9  # distance from T, in x, at which the analysis for float32 begins
@@ -30,7 +31,7 @@ class Cells:
     Attributes
     ----------
     y : array
-        The outputs, increasing; with a second bit, moved by it as `Format.finer` does.
+        The outputs, increasing; with a second bit, as `cut_output.moved` recovers them.
     low, high : array
         Bounds of f'(x) over the x that are stored as y.
     mean, spread : array
@@ -75,6 +76,8 @@ class ErrorFloor:
         The y where the largest error is attained.
     bits : int
         1: y and the branch are stored. 2: and which way y was rounded.
+    cut : CutOutput or None
+        The output where the second bit tells something else.
     rounding_rms, rounding_linf : float
         The errors of f'(x) itself, rounded to the format.
     """
@@ -88,13 +91,16 @@ class ErrorFloor:
     rounding_rms: float
     rounding_linf: float
     bits: int = 1
+    cut: CutOutput | None = None
 
     def outputs(self, x: Array) -> Array:
         """The stored outputs at x (any shape), as in `Cells.y`."""
-        return _stored(self.split.activation.f(x), self.format, self.bits)
+        return _stored(self.split.activation.f(x), self.format, self.bits, self.cut)
 
 
-def information_floor(activation: Activation, dtype: str, weight: Weight, bits: int = 1) -> ErrorFloor:
+def information_floor(
+    activation: Activation, dtype: str, weight: Weight, bits: int = 1, cut: CutOutput | None = None
+) -> ErrorFloor:
     """The least errors that outputs stored as `dtype` allow.
 
     Parameters
@@ -107,6 +113,8 @@ def information_floor(activation: Activation, dtype: str, weight: Weight, bits: 
         The distribution of x; it need not be normalised.
     bits : int
         Stored beside y: 1, the branch, or 2, and which way y was rounded.
+    cut : CutOutput, optional
+        With two bits: an output where the second one tells something else, see `second_bit`.
 
     Returns
     -------
@@ -120,7 +128,8 @@ def information_floor(activation: Activation, dtype: str, weight: Weight, bits: 
     """
     parts, format_ = split(activation), get_format(dtype)
     _check_bits(bits, parts, format_)
-    cells = _counted(parts, format_, weight, bits) if format_.precision <= 16 else _analysed(parts, format_, weight)
+    listed = format_.precision <= 16
+    cells = _counted(parts, format_, weight, bits, cut) if listed else _analysed(parts, format_, weight)
     counts = [len(np.unique(of_branch.y[np.isfinite(of_branch.y)])) for of_branch in cells]
     if min(counts) == 0 or sum(counts) == 1:
         raise InputError(f"{activation.name} must have finite outputs in {dtype}, and not one only: scale it down")
@@ -135,7 +144,17 @@ def information_floor(activation: Activation, dtype: str, weight: Weight, bits: 
     rounding = [np.abs(format_.round(of_branch.mean) - of_branch.mean) for of_branch in cells]
     squares = (float(of_branch.mass @ error**2) for of_branch, error in zip(cells, rounding, strict=True))
     rounding_linf = max(float(error.max(initial=0.0)) for error in rounding)
-    return ErrorFloor(parts, format_, cells, rms, linf, linf_at, math.sqrt(sum(squares)), rounding_linf, bits)
+    return ErrorFloor(parts, format_, cells, rms, linf, linf_at, math.sqrt(sum(squares)), rounding_linf, bits, cut)
+
+
+def second_bit(activation: Activation, dtype: str, weight: Weight) -> CutOutput | None:
+    """The output at which a second bit is to tell something else than how y was rounded; None if there is none.
+
+    Raises `InputError` as `information_floor` does for two bits.
+    """
+    parts, format_ = split(activation), get_format(dtype)
+    _check_bits(2, parts, format_)
+    return best_cut(parts, every_input(parts, format_, weight), format_)
 
 
 def _check_bits(bits: int, parts: Split, format_: Format) -> None:
@@ -154,43 +173,19 @@ def _check_bits(bits: int, parts: Split, format_: Format) -> None:
         )
 
 
-def _stored(outputs: Array, format_: Format, bits: int) -> Array:
-    return format_.finer(outputs) if bits == 2 else format_.round(outputs)
+def _stored(outputs: Array, format_: Format, bits: int, cut: CutOutput | None) -> Array:
+    return moved(outputs, format_, cut) if bits == 2 else format_.round(outputs)
 
 
-def on_right(parts: Split, x: Array) -> NDArray[np.bool_]:
-    """The bit at inputs x (any shape): whether x is on the right branch; all False where there is one branch."""
-    if parts.border is None:
-        return np.zeros(x.shape, dtype=np.bool_)
-    return x > parts.border if parts.border_is_left else x >= parts.border
-
-
-def _counted(parts: Split, format_: Format, weight: Weight, bits: int) -> tuple[Cells, ...]:
+def _counted(parts: Split, format_: Format, weight: Weight, bits: int, cut: CutOutput | None) -> tuple[Cells, ...]:
     """From every input of a 16-bit format."""
-    x = format_.numbers()
-    mass = _masses(x, weight, format_)
-    outputs, derivative = parts.activation.f(x), parts.activation.df(x)
-    known = np.isfinite(format_.round(outputs)) & np.isfinite(derivative)
-    y = _stored(outputs, format_, bits)
-    right = on_right(parts, x)
+    inputs = every_input(parts, format_, weight)
+    y = _stored(inputs.f, format_, bits, cut)
     cells = []
     for branch_bit in range(len(parts.branches)):
-        on_branch = known & (right == bool(branch_bit))
-        cells.append(_grouped(y[on_branch], derivative[on_branch], mass[on_branch]))
+        on_branch = inputs.right == bool(branch_bit)
+        cells.append(_grouped(y[on_branch], inputs.derivative[on_branch], inputs.mass[on_branch]))
     return tuple(cells)
-
-
-def _masses(x: Array, weight: Weight, format_: Format) -> Array:
-    """How often each number occurs when a draw from `weight` is rounded to it."""
-    if weight.samples is not None:
-        counts = np.zeros_like(x)
-        np.add.at(counts, np.searchsorted(x, format_.round(np.clip(weight.samples, x[0], x[-1]))), 1.0)
-        return counts
-    width = np.gradient(x)
-    lo, hi = weight.domain
-    inside = (lo <= x) & (x <= hi)
-    density = weight.density(np.where(inside, x, (lo + hi) / 2)) if weight.density is not None else np.ones_like(x)
-    return np.where(inside & np.isfinite(density), density * width, 0.0)
 
 
 def _grouped(y: Array, derivative: Array, mass: Array) -> Cells:
@@ -229,7 +224,7 @@ def _analysed_arc(parts: Split, arc: Arc, format_: Format, weight: Weight) -> Ce
     ends = [derivative_from_output(alone, y + shift * half) for shift in (-1.0, 1.0)]
     low, high = np.minimum(*ends), np.maximum(*ends)
     # f' spread evenly over the cell
-    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, _masses(x, weight, format_))
+    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, masses(x, weight, format_))
 
 
 def _joined(parts: list[Cells]) -> Cells:

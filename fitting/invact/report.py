@@ -110,6 +110,10 @@ def _branches(fit: Fit) -> list[str]:
         lines += ["", f"bit     x {sign} T = {split.border!r}, f(T) = {at_border!r}"]
     if fit.error_floor.bits == 2:
         lines.append("bit     y was rounded away from 0; q(y) is of y moved back or on by a quarter of its spacing")
+        if (cut := fit.error_floor.cut) is not None:
+            output, border, inner, outer = (f"{number:.8g}" for number in cut)
+            instead = f"f(x) is nearer to 0 than {border}; q(y) is of {inner} if so, else {outer}"
+            lines.append(f"        at y = {output}: {instead}")
     return lines
 
 

@@ -16,7 +16,7 @@ from fitting.invact.engines.adapted import ENGINE as ADAPTED
 from fitting.invact.engines.closed_form import ENGINE as CLOSED
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
-from fitting.invact.error_floor import ErrorFloor, information_floor
+from fitting.invact.error_floor import ErrorFloor, information_floor, second_bit
 from fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
 from fitting.invact.proof import Bound, prove
@@ -154,7 +154,8 @@ def _fit(
 ) -> Fit:
     if max_error is not None:
         check_max_error(max_error)
-    error_floor = information_floor(activation, dtype, weight, bits)
+    cut = second_bit(activation, dtype, weight) if bits == 2 else None
+    error_floor = information_floor(activation, dtype, weight, bits, cut)
     rule = rule_for(error_floor, max_error)
     judges = [Judge(index, error_floor) for index in range(len(error_floor.split.branches))]
     of_paper = None if activation.params else published(activation.name)

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from fitting.activations.tape import Array
 from fitting.approximation import Approximation
-from fitting.invact.error_floor import ErrorFloor, on_right
+from fitting.invact.error_floor import ErrorFloor
 from fitting.invact.exact import derivative_from_output
+from fitting.invact.inputs import on_right
 from fitting.plots.axes import logarithmic, resolved
 
 STILL = 2e-3  # of the span of f': the picture ends where f' changes by less than this beyond it

@@ -47,7 +47,7 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
         case "branch_bit" if code is not None:
             bit = code.view(torch.bool)
         case "branch_and_rounding" if code is not None:
-            values, bit = finer(values, code >= 2, output.dtype), (code & 1).bool()
+            values, bit = finer(spec, values, code >= 2, output.dtype), (code & 1).bool()
         case "signed_output":
             values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
         case "marked_output":
@@ -55,12 +55,22 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
     return derivative_from_output(spec, output.dtype, values, bit, params, faster=True)
 
 
-def finer(y: Tensor, away: Tensor, dtype: torch.dtype) -> Tensor:
+def border_of(spec: KernelSpec, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where the numbers that are rounded to y, of 16 bits of `dtype`, are cut in two: at y, but for one y. Both are
+    given in float32."""
+    cut = spec.function.cuts.get(dtype_name(dtype))
+    return y if cut is None else y.masked_fill(y == cut.output, cut.border)
+
+
+def finer(spec: KernelSpec, y: Tensor, away: Tensor, dtype: torch.dtype) -> Tensor:
     """The midpoint of the numbers that are rounded to y, of 16 bits of `dtype`, from one side: y, given in float32,
-    moved by a quarter of its spacing, towards zero where f(x) was rounded away from zero, else away from zero."""
+    moved by a quarter of its spacing, towards zero where f(x) was rounded away from zero, else away from zero; for one
+    output that is cut elsewhere, as its `CutOutput` says."""
     share = torch.finfo(dtype).eps / 4
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
-    return y + power * torch.where(away, -share, share)
+    moved = y + power * torch.where(away, -share, share)
+    cut = spec.function.cuts.get(dtype_name(dtype))
+    return moved if cut is None else torch.where(y == cut.output, torch.where(away, cut.inner, cut.outer), moved)
 
 
 def derivative_from_output(

@@ -27,10 +27,11 @@ def rows_a_program(count: int) -> int:
     return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
 
 
-def _constants(spec: KernelSpec, count: int) -> dict[str, Any]:
+def _constants(spec: KernelSpec, dtype: torch.dtype, count: int) -> dict[str, Any]:
     return {
         "STORAGE": spec.storage.name,
         "MINIMUM": spec.function.minimum,
+        "CUT": spec.function.cuts.get(dtype_name(dtype)),
         "BITS": spec.stored_bits,
         "STEPS": table_of(spec).steps if spec.storage is TABLE_CODES else 0,
         "ROWS": rows_a_program(count),
@@ -51,7 +52,7 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tenso
         with device_of(x):
             _template().forward_kernel[_grid(count)](
                 x, y, saved, table, tuple(params) or (0.0,), count,
-                FORWARD=element, ENCODE=encode, **_constants(spec, count),
+                FORWARD=element, ENCODE=encode, **_constants(spec, x.dtype, count),
             )  # fmt: skip
     return y, saved
 
@@ -65,7 +66,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
         with device_of(grad):
             _template().backward_kernel[_grid(count)](
                 grad, grad if y is None else y, saved, table, dx, tuple(params) or (0.0,), count,
-                DECODE=decode, **_constants(spec, count),
+                DECODE=decode, **_constants(spec, grad.dtype, count),
             )  # fmt: skip
     return dx
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
 from kernels.engine.emitted import emitted_function, module_of
-from kernels.engine.from_output import MAX_CACHED_TABLES, stored_derivative
+from kernels.engine.from_output import MAX_CACHED_TABLES, border_of, stored_derivative
 from kernels.engine.host import MOST_BORDERS, all_values, code_planes, holds, index_of, on_host, pack, unpack, where
 from kernels.engine.pieces import bytes_of, pieces
 from kernels.methods.method import KernelSpec, spec_of
@@ -101,8 +101,8 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
 
 
 def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
-    """The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y."""
-    away = _elementwise_cached("f", spec, x, params).abs() < widened(y).abs()
+    """The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y; see `border_of`."""
+    away = _elementwise_cached("f", spec, x, params).abs() < border_of(spec, widened(y), y.dtype).abs()
     return _on_right(spec, widened(x), params).byte() | away.byte() << 1
 
 

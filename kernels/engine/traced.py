@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.engine.cells import cells_of, entries
 from kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
-from kernels.engine.from_output import derivative_from_output, finer
+from kernels.engine.from_output import border_of, derivative_from_output, finer
 from kernels.engine.traced_planes import EIGHT, ONES, WORD_PLANES, four_bits, is_set, joined, planes_of, split, word_of
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.methods.storage import (
@@ -77,7 +77,7 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
             output, word = split(y), word_of(saved)
             values = widened(output)
             if name == "branch_and_rounding":
-                values = finer(_bits(output).view(torch.float32), is_set(word, 1), y.dtype)
+                values = finer(spec, _bits(output).view(torch.float32), is_set(word, 1), y.dtype)
             derivative = derivative_from_output(spec, y.dtype, values, is_set(word, 0), params)
             return joined(_product(split(grad), derivative), grad)
         case "marked_output", Tensor():
@@ -122,9 +122,11 @@ def _marked(y: Tensor, on_right: Tensor) -> Tensor:
 
 
 def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
-    """int32: the branch of x at bit 0, and at bit 8 whether f(x) was rounded away from zero to y, in bfloat16."""
+    """int32: the branch of x at bit 0, and at bit 8 whether f(x) was rounded away from zero to y, in bfloat16; see
+    `border_of`."""
     elements, wide = torch_elements(spec.function.name), widened(x)
-    away = elements.forward(wide, params).abs() < _bits(y.abs()).view(torch.float32)
+    border = border_of(spec, _bits(y).view(torch.float32), y.dtype)
+    away = elements.forward(wide, params).abs() < border.abs()
     return elements.branch_bit(wide, params).to(torch.int32) | (away.to(torch.int32) << EIGHT)
 
 

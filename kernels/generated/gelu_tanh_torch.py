@@ -6,8 +6,8 @@ To make it again: python -m codegen emit --fn gelu_tanh --method all --target to
     coefficients/data/gelu_tanh/invact-bfloat16.v1.json, sha256 b8b2f8bed193ad82
     coefficients/data/gelu_tanh/invact-float16.v1.json, sha256 3e38c43c2d783cca
     coefficients/data/gelu_tanh/invact-float32.v2.json, sha256 b73fa2d03db57e16
-    coefficients/data/gelu_tanh/invact-bfloat16-2bit.v1.json, sha256 26dbb39a97778544
-    coefficients/data/gelu_tanh/invact-float16-2bit.v1.json, sha256 e691a151760578a3
+    coefficients/data/gelu_tanh/invact-bfloat16-2bit.v2.json, sha256 17177c12ab287eea
+    coefficients/data/gelu_tanh/invact-float16-2bit.v2.json, sha256 ace3ff15650dec27
 """
 
 import torch
@@ -80,42 +80,30 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
     return by_branch(y, on_right, right, left)
 
 
-def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu_tanh'(x) from y = gelu_tanh(x), moved by the second bit."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.1700163334608078
-        low = 3.088161611231044e-05
-        c0 = 0.001290416345000267
-        c1 = -1.0188592672348022
-        c2 = 3.2529850006103516
-        c3 = -19.322704315185547
-        c4 = 105.02012634277344
-        c5 = -251.08023071289062
-        c6 = 238.83753967285156
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.1700163334608078
-        low = 3.088161611231044e-05
-        high = 3.4597971439361572
-        c0 = -0.00043401174480095506
-        c1 = 0.9450401663780212
-        c2 = 1.0327564477920532
-        c3 = -0.711584746837616
-        c4 = -1.101311206817627
-        c5 = 2.0166871547698975
-        c6 = -1.7473851442337036
-        c7 = 0.7812551856040955
-        c8 = -0.13457660377025604
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    return by_branch(y, on_right, right, left)
+    t = -0.17004075646400452
+    low = 9.765625463842298e-07
+    high = 3.795109748840332
+    c0 = -4.2131836380576715e-05
+    c1 = 0.9296995401382446
+    c2 = 1.206636667251587
+    c3 = -1.586891770362854
+    c4 = 0.9226574301719666
+    c5 = 0.41016632318496704
+    c6 = -2.128100872039795
+    c7 = -4.017493724822998
+    c8 = 23.88574981689453
+    c9 = -43.885337829589844
+    c10 = 44.34061050415039
+    c11 = -27.208858489990234
+    c12 = 10.139845848083496
+    c13 = -2.1193106174468994
+    c14 = 0.1911412477493286
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
 
 
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
@@ -160,30 +148,28 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
 
 def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu_tanh'(x) from y = gelu_tanh(x), moved by the second bit."""
-    t = -0.17002853751182556
+    t = -0.17004075646400452
     low = 1.2207031829802872e-07
-    high = 3.896183967590332
-    c0 = 6.090195711294655e-06
-    c1 = 0.9630401730537415
-    c2 = 22.358619689941406
-    c3 = 4108.16015625
-    c4 = 16754.8203125
-    c5 = 8780.224609375
-    c6 = -23248.568359375
-    c7 = -2668.179443359375
-    c8 = 13930.27734375
-    c9 = -5855.86474609375
-    c10 = 744.2471313476562
-    c11 = 22.527551651000977
-    c12 = 4401.6376953125
-    c13 = 12407.1357421875
-    c14 = 366.656005859375
-    c15 = -9879.369140625
-    c16 = 4313.2412109375
+    high = 3.9023826122283936
+    c0 = 1.0875611451410805e-06
+    c1 = 0.9278473854064941
+    c2 = 4.931814193725586
+    c3 = 5.968437194824219
+    c4 = -4.369065761566162
+    c5 = -5.387158393859863
+    c6 = 4.660780429840088
+    c7 = -0.8245539665222168
+    c8 = 4.021944999694824
+    c9 = 2.8251454830169678
+    c10 = -2.879851818084717
+    c11 = -0.2082558572292328
+    c12 = 0.9886255860328674
+    c13 = -0.46763744950294495
+    c14 = 0.18838579952716827
     s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(on_right, s, -s)
-    p = polynomial(s, c16, c15, c14, c13, c12, c11, 1.0)
-    q = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, 1.0)
+    q = polynomial(s, c7, c6, c5, c4, c3, c2, c1, c0)
     return q / p
 
 

@@ -6,8 +6,8 @@ To make it again: python -m codegen emit --fn gelu --method all --target torch
     coefficients/data/gelu/invact-bfloat16.v1.json, sha256 11ef2826c46db84c
     coefficients/data/gelu/invact-float16.v1.json, sha256 8a1f5a6fc4365838
     coefficients/data/gelu/invact-float32.v2.json, sha256 59961d57b1a07f2b
-    coefficients/data/gelu/invact-bfloat16-2bit.v1.json, sha256 eeea3086b4d2eeeb
-    coefficients/data/gelu/invact-float16-2bit.v1.json, sha256 36b24c0163bcddae
+    coefficients/data/gelu/invact-bfloat16-2bit.v2.json, sha256 42a3208c9c4a5a1b
+    coefficients/data/gelu/invact-float16-2bit.v2.json, sha256 273de674a47413fb
 """
 
 import torch
@@ -90,24 +90,24 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
 
 def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu'(x) from y = gelu(x), moved by the second bit."""
-    t = -0.1699223816394806
-    low = 1.3794311598758213e-05
-    high = 3.533745050430298
-    c0 = 3.550768951754435e-06
-    c1 = 0.9326279759407043
-    c2 = 1.2013057470321655
-    c3 = -1.628834843635559
-    c4 = 1.0962828397750854
-    c5 = 0.3122172951698303
-    c6 = -2.820826292037964
-    c7 = -2.3971424102783203
-    c8 = 23.092449188232422
-    c9 = -45.87114334106445
-    c10 = 48.31399917602539
-    c11 = -30.580217361450195
-    c12 = 11.707781791687012
-    c13 = -2.509676933288574
-    c14 = 0.23196761310100555
+    t = -0.16997121274471283
+    low = 9.765625463842298e-07
+    high = 3.6407151222229004
+    c0 = -6.0859412769787014e-05
+    c1 = 0.9298339486122131
+    c2 = 1.2062770128250122
+    c3 = -1.5650825500488281
+    c4 = 0.9105463624000549
+    c5 = 0.020102176815271378
+    c6 = -1.0686099529266357
+    c7 = -4.104763507843018
+    c8 = 20.072566986083984
+    c9 = -36.176029205322266
+    c10 = 36.61308288574219
+    c11 = -22.653566360473633
+    c12 = 8.540754318237305
+    c13 = -1.8101255893707275
+    c14 = 0.16585269570350647
     s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(on_right, s, -s)
     p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
@@ -154,46 +154,29 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
     return by_branch(y, on_right, right, left)
 
 
-def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu'(x) from y = gelu(x), moved by the second bit."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.16996510326862335
-        low = 1.2207031829802872e-07
-        c0 = 0.00028373420354910195
-        c1 = -0.9967560768127441
-        c2 = 4.96890115737915
-        c3 = -95.55659484863281
-        c4 = 1395.3804931640625
-        c5 = -12157.0224609375
-        c6 = 66775.84375
-        c7 = -232118.359375
-        c8 = 495195.28125
-        c9 = -591425.625
-        c10 = 302845.5625
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.16996510326862335
-        low = 1.2207031829802872e-07
-        high = 3.993723154067993
-        c0 = -0.9998091459274292
-        c1 = 2.2868664264678955
-        c2 = -1.8024770021438599
-        c3 = 0.5707616209983826
-        c4 = 1.963876724243164
-        c5 = -1.192984700202942
-        c6 = 0.6902985572814941
-        c7 = -0.9168775081634521
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t = -0.16997121274471283
+    low = 1.2207031829802872e-07
+    high = 3.756342649459839
+    c0 = 1.5466272088815458e-05
+    c1 = 0.9288497567176819
+    c2 = 3.776548147201538
+    c3 = 1.8233686685562134
+    c4 = -5.275991439819336
+    c5 = -0.34440508484840393
+    c6 = 2.9393694400787354
+    c7 = -1.2506167888641357
+    c8 = 0.15783865749835968
+    c9 = 2.774979829788208
+    c10 = -0.020186619833111763
+    c11 = -2.174403667449951
+    c12 = 0.9687178730964661
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c12, c11, c10, c9, 1.0)
+    q = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return q / p
 
 
 def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):

@@ -6,8 +6,8 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
     coefficients/data/hardswish/invact-bfloat16.v2.json, sha256 fe3c78b62b681201
     coefficients/data/hardswish/invact-float16.v2.json, sha256 e688c07cdfa973db
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
-    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 b6b81464b0a0f795
-    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 481bbc49aa368f01
+    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 fe4242c48c6fefc4
+    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 d1711149c4ebd518
 """
 
 import torch
@@ -54,16 +54,18 @@ def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqr
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
     def left(y):
         """Where x is on the left branch."""
-        t = -0.37479713559150696
+        t = -0.3749464154243469
+        low = 5.024746496928856e-05
         c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=0.0))
+        s = sqrt(torch.clamp(y - t, min=low))
         return torch.where((y >= 0.0), 0.0, c0 * s)
 
     def right(y):
         """Where x is on the right branch."""
-        t = -0.37479713559150696
+        t = -0.3749464154243469
+        low = 5.024746496928856e-05
         c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=0.0))
+        s = sqrt(torch.clamp(y - t, min=low))
         return torch.where((y >= 3.0), 1.0, c0 * s)
 
     return by_branch(y, on_right, right, left)
@@ -94,16 +96,18 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
     def left(y):
         """Where x is on the left branch."""
-        t = -0.37497609853744507
+        t = -0.37499749660491943
+        low = 7.222371095849667e-06
         c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=0.0))
+        s = sqrt(torch.clamp(y - t, min=low))
         return torch.where((y >= 0.0), 0.0, c0 * s)
 
     def right(y):
         """Where x is on the right branch."""
-        t = -0.37497609853744507
+        t = -0.37499749660491943
+        low = 7.222371095849667e-06
         c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=0.0))
+        s = sqrt(torch.clamp(y - t, min=low))
         return torch.where((y >= 3.0), 1.0, c0 * s)
 
     return by_branch(y, on_right, right, left)

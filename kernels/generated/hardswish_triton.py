@@ -10,8 +10,8 @@ To make it again: python -m codegen emit --fn hardswish --method all --target tr
     coefficients/data/hardswish/invact-bfloat16.v2.json, sha256 fe3c78b62b681201
     coefficients/data/hardswish/invact-float16.v2.json, sha256 e688c07cdfa973db
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
-    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 b6b81464b0a0f795
-    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 481bbc49aa368f01
+    coefficients/data/hardswish/invact-bfloat16-2bit.v2.json, sha256 fe4242c48c6fefc4
+    coefficients/data/hardswish/invact-float16-2bit.v2.json, sha256 d1711149c4ebd518
 """
 
 import triton
@@ -82,13 +82,15 @@ def derivative_from_output_float32(y, on_right, params):
 @triton.jit
 def derivative_from_finer_output_bfloat16(y, on_right, params):
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
-    t_left = -0.37479713559150696
+    t_left = -0.3749464154243469
+    low_left = 5.024746496928856e-05
     c0_left = -0.8164966106414795
-    t_right = -0.37479713559150696
+    t_right = -0.3749464154243469
+    low_right = 5.024746496928856e-05
     c0_right = 0.8164966106414795
-    s = tl.sqrt(maximum(y - t_left, 0.0))
+    s = tl.sqrt(maximum(y - t_left, low_left))
     left = tl.where((y >= 0.0), 0.0, c0_left * s)
-    s = tl.sqrt(maximum(y - t_right, 0.0))
+    s = tl.sqrt(maximum(y - t_right, low_right))
     right = tl.where((y >= 3.0), 1.0, c0_right * s)
     return tl.where(on_right, right, left)
 
@@ -96,13 +98,15 @@ def derivative_from_finer_output_bfloat16(y, on_right, params):
 @triton.jit
 def derivative_from_finer_output_float16(y, on_right, params):
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
-    t_left = -0.37497609853744507
+    t_left = -0.37499749660491943
+    low_left = 7.222371095849667e-06
     c0_left = -0.8164966106414795
-    t_right = -0.37497609853744507
+    t_right = -0.37499749660491943
+    low_right = 7.222371095849667e-06
     c0_right = 0.8164966106414795
-    s = tl.sqrt(maximum(y - t_left, 0.0))
+    s = tl.sqrt(maximum(y - t_left, low_left))
     left = tl.where((y >= 0.0), 0.0, c0_left * s)
-    s = tl.sqrt(maximum(y - t_right, 0.0))
+    s = tl.sqrt(maximum(y - t_right, low_right))
     right = tl.where((y >= 3.0), 1.0, c0_right * s)
     return tl.where(on_right, right, left)
 

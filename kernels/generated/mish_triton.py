@@ -10,8 +10,8 @@ To make it again: python -m codegen emit --fn mish --method all --target triton
     coefficients/data/mish/invact-bfloat16.v1.json, sha256 3673a018b366f306
     coefficients/data/mish/invact-float16.v1.json, sha256 d866255990702f78
     coefficients/data/mish/invact-float32.v2.json, sha256 408ab8019fe09192
-    coefficients/data/mish/invact-bfloat16-2bit.v1.json, sha256 684684b6d7143ff1
-    coefficients/data/mish/invact-float16-2bit.v1.json, sha256 edd13a546bd1f34b
+    coefficients/data/mish/invact-bfloat16-2bit.v2.json, sha256 91877f5f55d5b142
+    coefficients/data/mish/invact-float16-2bit.v2.json, sha256 f3b317d8826fa9ad
 """
 
 import triton
@@ -259,24 +259,22 @@ def derivative_from_output_float32(y, on_right, params):
 @triton.jit
 def derivative_from_finer_output_bfloat16(y, on_right, params):
     """mish'(x) from y = mish(x), moved by the second bit."""
-    t = -0.3087945878505707
-    low = 6.176323222462088e-05
-    high = 4.34962797164917
-    c0 = -0.00015826261369511485
-    c1 = 0.7319265007972717
-    c2 = 1.0268992185592651
-    c3 = -0.6283855438232422
-    c4 = -0.22240275144577026
-    c5 = 0.10973471403121948
-    c6 = 0.022696005180478096
-    c7 = -0.16809310019016266
-    c8 = 0.229978546500206
-    c9 = -0.10915160924196243
-    c10 = 0.01717187464237213
+    t = -0.3088434040546417
+    low = 1.9531250927684596e-06
+    high = 4.209813117980957
+    c0 = 0.00015641255595255643
+    c1 = 0.7318625450134277
+    c2 = 1.0154659748077393
+    c3 = -0.623493492603302
+    c4 = -0.132130429148674
+    c5 = -0.00918446946889162
+    c6 = -0.11259240657091141
+    c7 = 0.2277861386537552
+    c8 = -0.10107415914535522
+    c9 = 0.013283365406095982
     s = tl.sqrt(minimum(maximum(y - t, low), high))
     s = tl.where(on_right, s, -s)
-    p = tl.fma(c10, s, c9)
-    p = tl.fma(p, s, c8)
+    p = tl.fma(c9, s, c8)
     p = tl.fma(p, s, c7)
     p = tl.fma(p, s, c6)
     p = tl.fma(p, s, c5)
@@ -291,39 +289,39 @@ def derivative_from_finer_output_bfloat16(y, on_right, params):
 @triton.jit
 def derivative_from_finer_output_float16(y, on_right, params):
     """mish'(x) from y = mish(x), moved by the second bit."""
-    t_left = -0.3088251054286957
-    low_left = 1.3729036254517268e-06
-    c0_left = -5.5086929933167994e-05
-    c1_left = -0.733065128326416
-    c2_left = 1.0571796894073486
-    c3_left = 0.4595201015472412
-    t_right = -0.3088251054286957
-    low_right = 1.3729036254517268e-06
-    high_right = 5.202398777008057
-    c0_right = -0.9998725652694702
-    c1_right = 1.9459712505340576
-    c2_right = -1.1724334955215454
-    c3_right = 0.2318413406610489
-    c4_right = 1.7516108751296997
-    c5_right = -0.7887749671936035
-    c6_right = 0.06495295464992523
-    c7_right = -0.0318145714700222
-    c8_right = -0.10303916782140732
-    s = tl.sqrt(maximum(y - t_left, low_left))
-    p = tl.fma(c3_left, s, c2_left)
-    p = tl.fma(p, s, c1_left)
-    p = tl.fma(p, s, c0_left)
-    left = p
-    s = tl.sqrt(minimum(maximum(y - t_right, low_right), high_right))
-    q = tl.fma(c8_right, s, c7_right)
-    q = tl.fma(q, s, c6_right)
-    q = tl.fma(q, s, c5_right)
-    q = tl.fma(q, s, c4_right)
-    r = tl.fma(c3_right, s, c2_right)
-    r = tl.fma(r, s, c1_right)
-    r = tl.fma(r, s, c0_right)
-    right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(on_right, right, left)
+    t = -0.3088434040546417
+    low = 2.4414063659605745e-07
+    high = 4.835019588470459
+    c0 = 8.756584065849893e-06
+    c1 = 0.7307008504867554
+    c2 = 1.0220590829849243
+    c3 = -0.6079264283180237
+    c4 = -0.20203714072704315
+    c5 = 0.0020210547372698784
+    c6 = 0.03148181363940239
+    c7 = 0.04848269373178482
+    c8 = 0.11962824314832687
+    c9 = -0.3793191909790039
+    c10 = 0.4226779639720917
+    c11 = -0.2355770468711853
+    c12 = 0.06511862576007843
+    c13 = -0.0071083358488976955
+    s = tl.sqrt(minimum(maximum(y - t, low), high))
+    s = tl.where(on_right, s, -s)
+    p = tl.fma(c13, s, c12)
+    p = tl.fma(p, s, c11)
+    p = tl.fma(p, s, c10)
+    p = tl.fma(p, s, c9)
+    p = tl.fma(p, s, c8)
+    p = tl.fma(p, s, c7)
+    p = tl.fma(p, s, c6)
+    p = tl.fma(p, s, c5)
+    p = tl.fma(p, s, c4)
+    p = tl.fma(p, s, c3)
+    p = tl.fma(p, s, c2)
+    p = tl.fma(p, s, c1)
+    p = tl.fma(p, s, c0)
+    return p
 
 
 @triton.jit

@@ -6,8 +6,8 @@ To make it again: python -m codegen emit --fn silu --method all --target torch
     coefficients/data/silu/invact-bfloat16.v1.json, sha256 30ad4d222c6f580f
     coefficients/data/silu/invact-float16.v1.json, sha256 c4732391ad60f08d
     coefficients/data/silu/invact-float32.v2.json, sha256 8ef57f101ea16981
-    coefficients/data/silu/invact-bfloat16-2bit.v1.json, sha256 68f02e32a2c1ed87
-    coefficients/data/silu/invact-float16-2bit.v1.json, sha256 bf956179c1688bce
+    coefficients/data/silu/invact-bfloat16-2bit.v2.json, sha256 4649e31456b2d4da
+    coefficients/data/silu/invact-float16-2bit.v2.json, sha256 6f0d0a731b7dab88
 """
 
 import torch
@@ -65,27 +65,22 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
 
 def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """silu'(x) from y = silu(x), moved by the second bit."""
-    t = -0.27836689352989197
+    t = -0.27846455574035645
     low = 3.4732020139927045e-05
-    high = 7.521394729614258
-    c0 = -8.216004789574072e-05
-    c1 = 0.6658886075019836
-    c2 = -23.28212547302246
-    c3 = 212.8782196044922
-    c4 = 336.5467224121094
-    c5 = -245.56466674804688
-    c6 = 64.30521392822266
-    c7 = -36.549564361572266
-    c8 = 372.833251953125
-    c9 = -36.62236404418945
-    c10 = 66.17578125
-    c11 = -14.104914665222168
-    c12 = 20.980031967163086
+    high = 7.871296405792236
+    c0 = 0.00013353253598324955
+    c1 = 0.6601160764694214
+    c2 = 0.8920571804046631
+    c3 = -0.6675533652305603
+    c4 = 0.008583756163716316
+    c5 = -0.020573867484927177
+    c6 = 0.07828937470912933
+    c7 = -0.02978730946779251
+    c8 = 0.003252563299611211
     s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(on_right, s, -s)
-    p = polynomial(s, c12, c11, c10, c9, c8, c7, 1.0)
-    q = polynomial(s, c6, c5, c4, c3, c2, c1, c0)
-    return q / p
+    p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
 
 
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -109,37 +104,27 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
     return p
 
 
-def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """silu'(x) from y = silu(x), moved by the second bit."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.2784523367881775
-        low = 5.4656279644405e-06
-        c0 = -6.974107964197174e-05
-        c1 = -0.6599700450897217
-        c2 = 0.9034796953201294
-        c3 = 0.6463837027549744
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.2784523367881775
-        low = 5.4656279644405e-06
-        high = 8.42248821258545
-        c0 = -0.9999381303787231
-        c1 = 0.8843691945075989
-        c2 = 0.32313960790634155
-        c3 = -1.0337716341018677
-        c4 = 0.25483182072639465
-        c5 = -0.1779826432466507
-        c6 = 0.01845623552799225
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c6, c5, c4, c3, c2)
-        return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t = -0.27845844626426697
+    low = 1.540423227197607e-06
+    high = 9.686718940734863
+    c0 = -3.912907232006546e-06
+    c1 = 0.6600890755653381
+    c2 = 0.8978148102760315
+    c3 = -0.67463219165802
+    c4 = -0.024159424006938934
+    c5 = 0.057204972952604294
+    c6 = 0.037304263561964035
+    c7 = -0.06398016214370728
+    c8 = 0.05521923303604126
+    c9 = -0.025493696331977844
+    c10 = 0.005671258084475994
+    c11 = -0.0004823231138288975
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
 
 
 def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):

@@ -10,8 +10,8 @@ To make it again: python -m codegen emit --fn silu --method all --target triton
     coefficients/data/silu/invact-bfloat16.v1.json, sha256 30ad4d222c6f580f
     coefficients/data/silu/invact-float16.v1.json, sha256 c4732391ad60f08d
     coefficients/data/silu/invact-float32.v2.json, sha256 8ef57f101ea16981
-    coefficients/data/silu/invact-bfloat16-2bit.v1.json, sha256 68f02e32a2c1ed87
-    coefficients/data/silu/invact-float16-2bit.v1.json, sha256 bf956179c1688bce
+    coefficients/data/silu/invact-bfloat16-2bit.v2.json, sha256 4649e31456b2d4da
+    coefficients/data/silu/invact-float16-2bit.v2.json, sha256 6f0d0a731b7dab88
 """
 
 import triton
@@ -220,70 +220,63 @@ def derivative_from_output_float32(y, on_right, params):
 @triton.jit
 def derivative_from_finer_output_bfloat16(y, on_right, params):
     """silu'(x) from y = silu(x), moved by the second bit."""
-    t = -0.27836689352989197
+    t = -0.27846455574035645
     low = 3.4732020139927045e-05
-    high = 7.521394729614258
-    c0 = -8.216004789574072e-05
-    c1 = 0.6658886075019836
-    c2 = -23.28212547302246
-    c3 = 212.8782196044922
-    c4 = 336.5467224121094
-    c5 = -245.56466674804688
-    c6 = 64.30521392822266
-    c7 = -36.549564361572266
-    c8 = 372.833251953125
-    c9 = -36.62236404418945
-    c10 = 66.17578125
-    c11 = -14.104914665222168
-    c12 = 20.980031967163086
+    high = 7.871296405792236
+    c0 = 0.00013353253598324955
+    c1 = 0.6601160764694214
+    c2 = 0.8920571804046631
+    c3 = -0.6675533652305603
+    c4 = 0.008583756163716316
+    c5 = -0.020573867484927177
+    c6 = 0.07828937470912933
+    c7 = -0.02978730946779251
+    c8 = 0.003252563299611211
     s = tl.sqrt(minimum(maximum(y - t, low), high))
     s = tl.where(on_right, s, -s)
-    p = tl.fma(c12, s, c11)
-    p = tl.fma(p, s, c10)
-    p = tl.fma(p, s, c9)
-    p = tl.fma(p, s, c8)
-    p = tl.fma(p, s, c7)
-    p = tl.fma(p, s, 1.0)
-    q = tl.fma(c6, s, c5)
-    q = tl.fma(q, s, c4)
-    q = tl.fma(q, s, c3)
-    q = tl.fma(q, s, c2)
-    q = tl.fma(q, s, c1)
-    q = tl.fma(q, s, c0)
-    return q / p
+    p = tl.fma(c8, s, c7)
+    p = tl.fma(p, s, c6)
+    p = tl.fma(p, s, c5)
+    p = tl.fma(p, s, c4)
+    p = tl.fma(p, s, c3)
+    p = tl.fma(p, s, c2)
+    p = tl.fma(p, s, c1)
+    p = tl.fma(p, s, c0)
+    return p
 
 
 @triton.jit
 def derivative_from_finer_output_float16(y, on_right, params):
     """silu'(x) from y = silu(x), moved by the second bit."""
-    t_left = -0.2784523367881775
-    low_left = 5.4656279644405e-06
-    c0_left = -6.974107964197174e-05
-    c1_left = -0.6599700450897217
-    c2_left = 0.9034796953201294
-    c3_left = 0.6463837027549744
-    t_right = -0.2784523367881775
-    low_right = 5.4656279644405e-06
-    high_right = 8.42248821258545
-    c0_right = -0.9999381303787231
-    c1_right = 0.8843691945075989
-    c2_right = 0.32313960790634155
-    c3_right = -1.0337716341018677
-    c4_right = 0.25483182072639465
-    c5_right = -0.1779826432466507
-    c6_right = 0.01845623552799225
-    s = tl.sqrt(maximum(y - t_left, low_left))
-    p = tl.fma(c3_left, s, c2_left)
-    p = tl.fma(p, s, c1_left)
-    p = tl.fma(p, s, c0_left)
-    left = p
-    s = tl.sqrt(minimum(maximum(y - t_right, low_right), high_right))
-    q = tl.fma(c6_right, s, c5_right)
-    q = tl.fma(q, s, c4_right)
-    q = tl.fma(q, s, c3_right)
-    q = tl.fma(q, s, c2_right)
-    right = tl.fma(tl.exp2(q * s), tl.fma(c1_right, s, c0_right), 1.0)
-    return tl.where(on_right, right, left)
+    t = -0.27845844626426697
+    low = 1.540423227197607e-06
+    high = 9.686718940734863
+    c0 = -3.912907232006546e-06
+    c1 = 0.6600890755653381
+    c2 = 0.8978148102760315
+    c3 = -0.67463219165802
+    c4 = -0.024159424006938934
+    c5 = 0.057204972952604294
+    c6 = 0.037304263561964035
+    c7 = -0.06398016214370728
+    c8 = 0.05521923303604126
+    c9 = -0.025493696331977844
+    c10 = 0.005671258084475994
+    c11 = -0.0004823231138288975
+    s = tl.sqrt(minimum(maximum(y - t, low), high))
+    s = tl.where(on_right, s, -s)
+    p = tl.fma(c11, s, c10)
+    p = tl.fma(p, s, c9)
+    p = tl.fma(p, s, c8)
+    p = tl.fma(p, s, c7)
+    p = tl.fma(p, s, c6)
+    p = tl.fma(p, s, c5)
+    p = tl.fma(p, s, c4)
+    p = tl.fma(p, s, c3)
+    p = tl.fma(p, s, c2)
+    p = tl.fma(p, s, c1)
+    p = tl.fma(p, s, c0)
+    return p
 
 
 @triton.jit

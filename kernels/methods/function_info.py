@@ -1,7 +1,17 @@
 """Properties of a function of the catalogue: computed by codegen, stored in `kernels.generated.functions`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class CutOutput(NamedTuple):
+    """The y where the second bit tells whether |f(x)| < |border|: f' is that of `inner` if it is, else of `outer`."""
+
+    output: float
+    border: float
+    inner: float
+    outer: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +40,8 @@ class FunctionInfo:
         Few-bit tables: bits stored, by the bits that were asked for.
     elements
         Names of the functions in `kernels.generated.<name>_triton`.
+    cuts
+        For invact with two bits, by dtype: the output where the second bit does not tell how y was rounded.
     """
 
     name: str
@@ -42,6 +54,7 @@ class FunctionInfo:
     bounded_derivative: bool
     tables: Mapping[int, int]
     elements: frozenset[str]
+    cuts: Mapping[str, CutOutput] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Whether there is such an element function, for some dtype."""

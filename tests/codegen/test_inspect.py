@@ -42,6 +42,7 @@ BUDGET = {
     ("forward-ad", "forward"): 46,
 }
 FORWARD_BUDGET = 32
+TWO_BITS_FORWARD_BUDGET = 33  # 4.25 bytes an element: a second plane
 TWO_BITS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")
 
 # In a process of its own: others may have set Triton's interpreter here.
@@ -117,7 +118,7 @@ def test_instructions_fit_between_the_bytes(compiled):
 def test_two_bits_beside_the_output_fit_between_the_bytes():
     """In bfloat16; both planes are written and read, and tensors once each in accesses of 128 bits."""
     for report in json.loads(script(COMPILE, json.dumps([(name, "invact", 2) for name in TWO_BITS])))[0]:
-        budget = BUDGET.get(("invact", report["direction"]), FORWARD_BUDGET)
+        budget = BUDGET.get(("invact", report["direction"]), TWO_BITS_FORWARD_BUDGET)
         assert report["instructions"] <= budget, report
         assert (report["spilled"], report["straight"], report["elements"]) == (0, True, 8), report
         assert sum(count for _, what, _, count in report["accesses"] if what == "packed") == 2, report

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coefficients import load
 from coefficients.document import dumps, parse, seal, validate
 from coefficients.schema import CoefficientError
 from tests.coefficients.documents import bump_fit, changed, paths, rehashed, relu_fit, without
@@ -105,6 +106,27 @@ def test_a_corrupted_field_is_refused_by_name(path: tuple[str | int, ...], value
     assert refusal(document).startswith(spelled(path))
     if path != ("sha256",):
         assert refusal(rehashed(document)).startswith(spelled(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inner": -0.38}, "solution.cut must have 0 < inner / output <= border / output <= outer / output"),
+        ({"border": 0.375}, "solution.cut must have 0 < inner / output <= border / output <= outer / output"),
+        ({"output": 0.0}, "solution.cut must have 0 < inner / output <= border / output <= outer / output"),
+        ({"output": "-3/8"}, "solution.cut.output must be a finite number"),
+        ({"middle": 0.0}, "solution.cut.middle is not a field (known: output, border, inner, outer)"),
+    ],
+)
+def test_a_cut_output_is_in_order(changes: dict[str, Any], message: str) -> None:
+    document = load("hardswish", "invact-bfloat16-2bit")
+    wrong = changed(document, ("solution", "cut"), {**document["solution"]["cut"], **changes})
+    assert refusal(rehashed(wrong)).startswith(message)
+
+
+def test_a_cut_output_needs_a_second_bit() -> None:
+    document = without(load("hardswish", "invact-bfloat16-2bit"), ("options", "bits"))
+    assert refusal(rehashed(document)).startswith("solution.cut must be left out without options.bits")
 
 
 def test_the_table_above_leaves_no_field_out() -> None:

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from coefficients import load
 from fitting.activations import get
 from fitting.approximation import Approximation, compare, few_bits, from_output
-from fitting.invact.error_floor import information_floor, on_right
+from fitting.invact.error_floor import information_floor
+from fitting.invact.inputs import on_right
 from fitting.plots import (
     bits_figure,
     error_figure,

@@ -1,5 +1,9 @@
 """Kernels by name, also those refused to users, such as few bits for a function with unbounded f'."""
 
+from typing import Any
+
+from torch import Tensor
+
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec, register_kernel
 from kernels.methods.registry import ELEMENTWISE, make
@@ -11,3 +15,9 @@ def spec(function: str, method: str, bits: int = 0) -> KernelSpec:
     kernel = KernelSpec(FUNCTIONS[function], make(method, {**ELEMENTWISE, SignBit.name: SignBit}, bits=bits or None))
     register_kernel(kernel)
     return kernel
+
+
+def border_of(document: dict[str, Any], y: Tensor) -> Tensor:
+    """Where |f(x)| is cut in two by the second bit, in float64, from y and the file of invact with two bits."""
+    cut = document["solution"]["cut"]
+    return y.double().masked_fill(y.double() == cut["output"], cut["border"]).abs()

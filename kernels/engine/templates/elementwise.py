@@ -7,7 +7,7 @@ FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated
     output          y alone: f' is DECODE(y)
     branch_bit      y, and packed the branch of x, ENCODE(x, k), one bit: f' is DECODE(y, bit)
     branch_and_rounding   y, and packed the branch and whether y was rounded away from zero: f' is DECODE(z, bit), where
-                    z = y ± a quarter of its spacing, see `finer`
+                    z = y ± a quarter of its spacing, see `finer`; at the output CUT[0] both are others
     codes           packed codes, ENCODE(x, k), of BITS bits: f' is DECODE(code)
     table_codes     packed codes by a table in memory: borders, codes, levels
     marked_output   y, whose lowest bit is 1 on the left branch: f' is DECODE(y, bit)
@@ -30,7 +30,7 @@ from kernels.engine.templates.planes import load_planes, store_planes
 @triton.jit
 def forward_kernel(
     x_ptr, y_ptr, saved_ptr, table_ptr, params, n,
-    FORWARD: tl.constexpr, ENCODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr,
+    FORWARD: tl.constexpr, ENCODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr, CUT: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """y = f(x), and what backward needs, for n elements."""
@@ -45,7 +45,7 @@ def forward_kernel(
     if STORAGE == "branch_bit" or STORAGE == "codes":
         word = tl.sum(ENCODE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
     if STORAGE == "branch_and_rounding":
-        away = minus_where_less(y, y.to(y_ptr.dtype.element_ty).to(tl.float32))
+        away = minus_where_less(y, border_of(y.to(y_ptr.dtype.element_ty).to(tl.float32), CUT))
         word = tl.sum(ENCODE(x, params, k) | (away & (256 << k)), axis=1)
     if STORAGE == "branch_bit" or STORAGE == "codes" or STORAGE == "branch_and_rounding":
         for plane in tl.static_range(BITS):
@@ -64,7 +64,7 @@ def forward_kernel(
 @triton.jit
 def backward_kernel(
     grad_ptr, y_ptr, saved_ptr, table_ptr, dx_ptr, params, n,
-    DECODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr,
+    DECODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr, CUT: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """dx = grad * f'(x), f'(x) from what forward left, for n elements."""
@@ -89,7 +89,7 @@ def backward_kernel(
         derivative = DECODE(word[:, None] >> k)
     if STORAGE == "branch_and_rounding":
         bits = word[:, None] >> k
-        y = finer(tl.load(y_ptr + at, mask=inside, other=0.0), (bits & 256) != 0)
+        y = finer(tl.load(y_ptr + at, mask=inside, other=0.0), (bits & 256) != 0, CUT)
         derivative = DECODE(y, (bits & 1) != 0, params)
     if STORAGE == "table_codes":
         derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
@@ -199,13 +199,24 @@ def minus_where_less(value, other):
 
 
 @triton.jit
-def finer(y, away):
+def border_of(y, CUT: tl.constexpr):
+    """Where the numbers that are rounded to y are cut in two: at y, but for one."""
+    if CUT is not None:
+        y = tl.where(y == CUT[0], CUT[1], y)
+    return y
+
+
+@triton.jit
+def finer(y, away, CUT: tl.constexpr):
     """The midpoint of the numbers that are rounded to y, of 16 bits, from one side: y in float32 with a quarter of its
-    spacing taken off where it was rounded away from zero, else added."""
+    spacing taken off where it was rounded away from zero, else added; for the output CUT[0] it is CUT[2] or CUT[3]."""
     share: tl.constexpr = 2.0**-9 if y.dtype == tl.bfloat16 else 2.0**-12
     y = y.to(tl.float32)
     power = (bits_of(y) & -0x800000).to(tl.float32, bitcast=True)  # sign and exponent
-    return tl.fma(power, tl.where(away, -share, share), y)
+    z = tl.fma(power, tl.where(away, -share, share), y)
+    if CUT is not None:
+        z = tl.where(y == CUT[0], tl.where(away, CUT[2], CUT[3]), z)
+    return z
 
 
 @triton.jit

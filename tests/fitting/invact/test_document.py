@@ -191,6 +191,18 @@ def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
     assert any("function.expr" in problem for problem in wrong_in(wrong))
 
 
+@pytest.mark.parametrize(
+    ("key", "factor"), [("border", 0.9997), ("inner", 0.9999), ("outer", 1.0001), ("output", 1.03)]
+)
+def test_the_checker_sees_another_cut_output(key, factor):
+    """For hardswish, whose formulas are exact: each of the four numbers changes the errors."""
+    document = load("hardswish", "invact-bfloat16-2bit")
+    assert wrong_in(document) == []
+    wrong = copy.deepcopy(document)
+    wrong["solution"]["cut"][key] *= factor
+    assert any("error." in problem for problem in wrong_in(wrong))
+
+
 def forged(document, path, change):
     """A copy with the member at `path` changed."""
     wrong = copy.deepcopy(document)

@@ -14,8 +14,9 @@ from scipy.stats import norm
 from fitting.activations import from_expression, get
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.error_floor import information_floor, on_right
+from fitting.invact.error_floor import information_floor
 from fitting.invact.formats import FORMATS, Format, get_format
+from fitting.invact.inputs import on_right
 from fitting.weights import from_samples, parse_weight, uniform
 
 INF = math.inf
