@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -110,11 +111,20 @@ def branch_names(branches: Sequence[object]) -> tuple[str, ...]:
     return ("left", "right") if len(branches) == 2 else ("",)
 
 
-def _border(solution: dict[str, object]) -> list[str]:
+def _border(solution: dict[str, Any]) -> list[str]:
     if solution["border"] is None:
         return []
     sign = "<" if solution["border_side"] == "right" else "<="
-    return [f"The left side is x {sign} {solution['border']!r}; one bit tells it."]
+    lines = [f"The left side is x {sign} {solution['border']!r}; one bit tells it."]
+    return lines + second_bit(solution)
+
+
+def second_bit(solution: dict[str, Any]) -> list[str]:
+    """The output where a second bit does not tell how y was rounded; no line without one."""
+    if "cut" not in solution:
+        return []
+    output, border, inner, outer = (solution["cut"][key] for key in ("output", "border", "inner", "outer"))
+    return [f"At y = {output!r} y becomes {inner!r} where |f(x)| < {abs(border)!r}, else {outer!r}."]
 
 
 def single(value: np.float32) -> str:

@@ -9,7 +9,7 @@ from sympy.printing.latex import LatexPrinter
 
 from fitting.invact.formula import read
 from fitting.words import counted
-from notebooks.gallery.c_array import branch_names, setting
+from notebooks.gallery.c_array import branch_names, second_bit, setting
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
 ROWS = 45  # of a table; a longer one would not fit on a page
@@ -72,6 +72,7 @@ def _formulas(fit: InvAct) -> list[str]:
     if solution["border"] is not None:
         sign = "<" if solution["border_side"] == "right" else "<="
         lines.append(f"% the left side is x {sign} {solution['border']!r}")
+        lines += [f"% {line}" for line in second_bit(solution)]
     for name, branch in zip(branch_names(branches), branches, strict=True):  # each branch has its own s and constants
         variable, constants = branch["variable"], branch["constants"]
         rows = [] if variable is None else [f"  s &= {_maths(variable, constants)}"]

@@ -45,11 +45,23 @@ def expected(fit) -> dict[str, list[float]]:
     return {side: values for side, values in zip(sides, constants, strict=True) if values}
 
 
+def test_c_and_latex_tell_the_cut_output(fits):
+    """Of the newest files with two bits, in a comment of one line."""
+    cuts = [(fit, fit.document["solution"]["cut"]) for fit in fits if "cut" in fit.document["solution"]]
+    assert len(cuts) == 12
+    for fit, cut in cuts:
+        becomes = f"y becomes {cut['inner']!r} where |f(x)| < {-cut['border']!r}, else {cut['outer']!r}."
+        line = f"At y = {cut['output']!r} {becomes}"
+        assert f" * {line}\n" in as_c(fit)
+        assert f"% {line}\n" in as_latex(fit)
+
+
 def test_c_holds_the_numbers_of_the_file(fits):
     checked = 0
     for fit in fits:
         by_name = arrays(as_c(fit))
-        prefix = re.sub(r"\W", "_", f"{fit.entry.function}_{fit.entry.name}")
+        version = f"_v{fit.entry.version}" * (fit.entry.version > 1)
+        prefix = re.sub(r"\W", "_", f"{fit.entry.function}_{fit.entry.name}{version}")
         values_of = expected(fit)
         singles = {f"{key}_f" for key in values_of if key != "_codes"}
         assert {name.removeprefix(prefix) for name in by_name} == values_of.keys() | singles
