@@ -25,7 +25,7 @@ JUDGES: Final = {
     "joint": "fitting.joint.verify",
     "invact": "fitting.invact.verify",
 }
-PROVERS: Final = {"fewbit": "fitting.fewbit.prove"}
+PROVERS: Final = {"fewbit": "fitting.fewbit.prove", "joint": "fitting.joint.prove"}
 Verdict = tuple[list[str], list[str]]
 WIDTH = 60  # characters of a proof's progress on a terminal
 
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument(
         "--prove",
         action="store_true",
-        help="and prove each few-bit bound again, in ball arithmetic, from the file alone",
+        help="and prove each few-bit and joint bound again, in ball arithmetic, from the file alone",
     )
     show = commands.add_parser("list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")

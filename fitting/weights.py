@@ -40,6 +40,8 @@ class Weight:
         Exactly one is given: a density, vectorised over float64, or samples with equal weights that sum to 1.
     height : float or None
         The density's value if it is constant, which makes exact integrals possible.
+    normal : (float, float) or None
+        Mean and standard deviation of a normal distribution, which has balls, too.
     landmarks : tuple of float
         Points that the integration grid must not step over, such as quantiles of a narrow distribution.
     spelling : str or None
@@ -51,6 +53,7 @@ class Weight:
     density: Density | None = None
     samples: Array | None = None
     height: float | None = None
+    normal: tuple[float, float] | None = None
     landmarks: tuple[float, ...] = ()
     spelling: str | None = None
 
@@ -66,6 +69,7 @@ class Weight:
             domain=(0.0, top),
             density=lambda points: density(points) + density(-points),  # type: ignore[misc]
             height=height,
+            normal=None,
             landmarks=landmarks,
         )
 
@@ -146,7 +150,8 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise InputError(f"weight {label} is no distribution; check its parameters")
     landmarks = tuple(map(float, [*lower, *upper[::-1]]))
-    return Weight(label, (lo, hi), density=frozen.pdf, landmarks=landmarks, spelling=label)
+    normal = (float(frozen.mean()), float(frozen.std())) if name == "norm" else None
+    return Weight(label, (lo, hi), density=frozen.pdf, normal=normal, landmarks=landmarks, spelling=label)
 
 
 def _check_parameters(

@@ -89,14 +89,8 @@ class ExactCells:
             raise TypeError("the run has no panels")
         inside = (run.lo <= cells.lo) & (cells.hi <= run.hi)
         lo, hi, bends = cells.lo[inside], cells.hi[inside], cells.bends[inside]
-        points = np.unique(np.concatenate([panels.edges, lo, hi]))
-        left, right = points[:-1], points[1:]
-        at = np.searchsorted(panels.edges, right, side="left") - 1
-        owner = np.searchsorted(hi, right, side="left")
-        share = (right - left) / (hi - lo)[owner]
-        away = np.bincount(owner, share * panels.means(left, right, at)).astype(np.float64)
-        radii = panels.radius[at] + 16 * EPS * self.reach
-        radius = np.bincount(owner, share * radii).astype(np.float64)
+        away, radius = panels.averages(lo, hi, self.reach)
+        left, _, at, _ = panels.parts(lo, hi)
         first = np.searchsorted(left, lo)
         last = np.append(first[1:], left.size) - 1
         starts, stops = panels.at(lo, at[first]), panels.at(hi, at[last])

@@ -1,7 +1,8 @@
-"""f' as Chebyshev polynomials on short panels, with proven errors: a few thousand balls in place of millions.
+"""f', or another function, as Chebyshev polynomials on short panels, with proven errors: a few thousand balls in place
+of millions.
 
-On a panel, of midpoint c and half-length r, f'(c + r·t) is interpolated in t at the N points cos((j + 1/2)π/N). Where
-f' is analytic and at most M in size inside the ellipse with the foci ±1 and semi-axes (ρ ± 1/ρ)/2, the interpolant is
+On a panel, of midpoint c and half-length r, g(c + r·t) is interpolated in t at the N points cos((j + 1/2)π/N). Where
+g is analytic and at most M in size inside the ellipse with the foci ±1 and semi-axes (ρ ± 1/ρ)/2, the interpolant is
 within 4 M ρ^(1-N) / (ρ - 1) of it (Trefethen, Approximation Theory and Approximation Practice, theorem 8.2; its proof,
 by aliasing, serves these points too). M comes from one complex ball around the ellipse; panels are halved until that
 error is rounding. Coefficients are computed in balls.
@@ -13,6 +14,7 @@ errors of second order.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +23,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations.tape import Array
+from fitting.activations.tape import Array, Tape
 from fitting.fewbit.curve import Run
 
 POINTS = 20  # N
@@ -30,17 +32,16 @@ RHO = 8
 PRECISION = 96  # bits
 EPS = float(np.finfo(np.float64).eps)
 ENOUGH = 2 * EPS  # an error of interpolation that is no more than rounding, relative to the range of f'
+Function = Callable[[Any], Any]  # of a ball, real (`arb`) or complex (`acb`)
 MOST = 4096  # panels of a run: at the end of a square root there is no ellipse, and halving would not end
 
 
 @dataclass(frozen=True)
 class Panels:
-    """Polynomials that stand for f' - `level` on one run.
+    """Polynomials that stand for a function g on an interval.
 
     Attributes
     ----------
-    level : float
-        As `panels_of` was given it.
     edges : float64 array (m + 1,)
         Increasing; a panel lies between two neighbours.
     centre, half : float64 arrays (m,)
@@ -51,7 +52,6 @@ class Panels:
         Bounds of the errors of `at` and `means`.
     """
 
-    level: float
     edges: Array
     centre: Array
     half: Array
@@ -59,16 +59,34 @@ class Panels:
     radius: Array
 
     def at(self, points: Array, panels: NDArray[np.int64]) -> Array:
-        """f' - level at each of `points`, which lie in these panels, to their `radius`."""
+        """g at each of `points`, which lie in these panels, to their `radius`."""
         return self._sum((points - self.centre[panels]) / self.half[panels], panels)
 
     def means(self, lo: Array, hi: Array, panels: NDArray[np.int64]) -> Array:
-        """The mean of f' - level over each [lo, hi], which lies in one panel, to its `radius`."""
+        """The mean of g over each [lo, hi], which lies in one panel, to its `radius`."""
         first, last = ((end - self.centre[panels]) / self.half[panels] for end in (lo, hi))
         total = np.zeros_like(lo)
         for node, weight in zip(*gauss(), strict=True):
             total += weight * self._sum(first + (last - first) * node, panels)
         return total
+
+    def parts(self, lo: Array, hi: Array) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64]]:
+        """Cells [lo, hi] that follow each other over the whole interval, cut at the ends of panels.
+
+        The ends of each part, its panel and its cell.
+        """
+        points = np.unique(np.concatenate([self.edges, lo, hi]))
+        left, right = points[:-1], points[1:]
+        panels, owner = np.searchsorted(self.edges, right, side="left") - 1, np.searchsorted(hi, right, side="left")
+        return left, right, panels, owner
+
+    def averages(self, lo: Array, hi: Array, reach: float) -> tuple[Array, Array]:
+        """The mean of g over each of such cells, and a bound of its error; `reach` bounds |g|."""
+        left, right, panels, owner = self.parts(lo, hi)
+        share = (right - left) / (hi - lo)[owner]
+        mean = np.bincount(owner, share * self.means(left, right, panels)).astype(np.float64)
+        radii = self.radius[panels] + 16 * EPS * reach
+        return mean, np.bincount(owner, share * radii).astype(np.float64)
 
     def _sum(self, t: Array, panels: NDArray[np.int64]) -> Array:
         terms = self.coefficients.T
@@ -80,40 +98,51 @@ class Panels:
         return total
 
 
+def on_balls(tape: Tape) -> Function:
+    """A tape as a function of balls of both kinds."""
+    return lambda ball: tape.acb(ball) if isinstance(ball, flint.acb) else tape.arb(ball)
+
+
 def panels_of(run: Run, level: float, reach: float) -> Panels | None:
-    """The panels of a run; None where f' cannot be shown to be analytic around it, as at the end of a square root.
+    """The `panels` of f' - level on a run."""
+    derivative = on_balls(run.piece.d1)
+    return panels(lambda ball: derivative(ball) - level, run.lo, run.hi, reach)
+
+
+def panels(function: Function, start: float, end: float, reach: float) -> Panels | None:
+    """The panels of a function; None where it cannot be shown to be analytic, as at the end of a square root.
 
     Errors are compared with the rounding of a number of size `reach`.
     """
-    todo, finished = [(run.lo, run.hi)], []
+    todo, finished = [(start, end)], []
     while todo:
         lo, hi = todo.pop()
-        panel = _panel(run, level, lo, hi)
+        panel = _panel(function, lo, hi)
         if panel is not None and panel[-1] <= ENOUGH * reach:
             finished.append((lo, *panel))
             continue
         middle = lo + (hi - lo) / 2
-        if not lo < middle < hi or len(todo) + len(finished) > MOST or hi - lo < EPS * (run.hi - run.lo):
+        if not lo < middle < hi or len(todo) + len(finished) > MOST or hi - lo < EPS * (end - start):
             return None
         todo += [(middle, hi), (lo, middle)]
     starts, centre, half, coefficients, error = (np.array(column) for column in zip(*finished, strict=True))
     sizes = np.abs(coefficients) @ (16.0 * np.arange(POINTS) ** 2 + 128)
-    return Panels(level, np.append(starts, run.hi), centre, half, coefficients, error + sizes * EPS / 2)
+    return Panels(np.append(starts, end), centre, half, coefficients, error + sizes * EPS / 2)
 
 
-def _panel(run: Run, level: float, lo: float, hi: float) -> tuple[float, float, list[float], float] | None:
+def _panel(function: Function, lo: float, hi: float) -> tuple[float, float, list[float], float] | None:
     """Centre, half-length, coefficients and error of one panel; None where there is no bound."""
     centre = lo + (hi - lo) / 2
     half = max(centre - lo, hi - centre) * (1 + 4 * EPS)
     with flint.ctx.workprec(PRECISION):
         long, short = (half * (RHO + sign / RHO) / 2 * (1 + 4 * EPS) for sign in (1, -1))
         around = flint.acb(flint.arb(centre, long), flint.arb(0, short))
-        most = abs(run.piece.d1.acb(around) - level).upper()
+        most = abs(function(around)).upper()
         error = _above(4 * most * flint.arb(RHO) ** (1 - POINTS) / (RHO - 1))
         if not math.isfinite(error):
             return None
         cosines, transform = _chebyshev()
-        values = flint.arb_mat([[run.piece.d1.arb(centre + half * cosine) - level] for cosine in cosines])
+        values = flint.arb_mat([[function(centre + half * cosine)] for cosine in cosines])
         balls = (transform * values).entries()
         coefficients = [float(ball.mid()) for ball in balls]
         error += sum(_above(abs(ball - float(ball.mid()))) for ball in balls)

@@ -25,7 +25,7 @@ more than the best: a cell with more than one border uses up two of K - 1. The o
 no more than that q. The length of F, which is monotone in both components on each cell, is at most the sum of their
 changes, and Σ|y_{k+1} - y_k| is also at most K - 1 times the greatest distance of two points. The bound subtracts
 the rounding slack of the programme too, and 16 times the difference of two Gauss rules, which is an estimate; all else
-is proven.
+is proven. `exact` has moments that are proven, too, for the weights that it knows.
 """
 
 import math
@@ -42,10 +42,15 @@ def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: flo
     `grid_cost` ± `slack` is the optimal cost between cells with k levels.
     """
     weighted = cells.moments.mass > 0
-    path = min(_length(plane, cells), (k - 1) * 2 * plane.reach)
-    gain = path * float(cells.spare[weighted].max()) + (k - 1) / 2 * float(cells.spread[weighted].max())
+    sizes = float(cells.spare[weighted].max()), float(cells.spread[weighted].max())
+    gain = gain_inside(k, _length(plane, cells), 2 * plane.reach, *sizes)
     inside = math.fsum(cells.moments.spread[weighted])
     return max(0.0, inside + grid_cost - slack - gain - plane.doubt), gain
+
+
+def gain_inside(k: int, length: float, diameter: float, spare: float, spread: float) -> float:
+    """What borders inside cells can gain: by the curve's length and diameter, and the largest sqrt(μσ) and σ."""
+    return min(length, (k - 1) * diameter) * spare + (k - 1) / 2 * spread
 
 
 def _length(plane: Plane, cells: Cells) -> float:
