@@ -1,0 +1,76 @@
+"""Every bfloat16 and float16 input through the joint codes of the package: Triton, plain PyTorch, and as traced."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.oracle import DTYPES
+from coefficients import load
+from fitting.joint.command import SHIPPED
+from kernels.engine import launch, reference, traced
+from kernels.engine.elements import table_of
+from kernels.engine.planes import unpack
+from kernels.methods.joint import COMPONENTS, SHIPPED_BITS
+from kernels.validate import joint_kernels
+
+pytestmark = pytest.mark.slow
+
+CASES = [pytest.param(name, bits, id=f"{name}-{bits}") for name in SHIPPED for bits in SHIPPED_BITS]
+
+
+def every_number(dtype: torch.dtype) -> Tensor:
+    """All 2^16 of a dtype but NaNs."""
+    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype)
+    return x[~x.isnan()]
+
+
+def expected(name: str, bits: int, x: Tensor) -> tuple[np.ndarray, list[Tensor]]:
+    """The codes of x, and the levels of f' and f in its dtype, from the file."""
+    solution = load(name, f"joint-{bits}bit")["solution"]
+    codes = np.searchsorted(solution["borders"], x.double().numpy(), side="left")
+    levels = (torch.tensor(solution[key], dtype=torch.float32)[torch.from_numpy(codes)] for key in COMPONENTS)
+    return codes, [level.to(x.dtype) for level in levels]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("name", "bits"), CASES)
+def test_plain_pytorch_and_traced(name: str, bits: int, dtype: torch.dtype) -> None:
+    x = every_number(dtype)
+    codes, levels = expected(name, bits, x)
+    grad = torch.ones_like(x)
+    kernels = joint_kernels(name, bits, None)
+    _, saved = reference.forward(kernels[0], x, ())
+    assert saved.shape == (bits, -(-len(x) // 8))
+    np.testing.assert_array_equal(unpack(saved, len(x)).numpy(), codes)
+    assert torch.equal(reference.backward(kernels[0], grad, None, saved, ()), levels[0])
+    assert torch.equal(reference.levels(kernels[1], saved, len(x), dtype), levels[1])
+    assert all(traced.traceable(kernel.key, dtype) for kernel in kernels)
+    _, planes = traced.forward(x, kernels[0].key, [], [])
+    assert planes.numel() == saved.numel()
+    assert torch.equal(traced.backward(grad, None, planes, kernels[0].key, []), levels[0])
+    assert torch.equal(traced.levels(planes, kernels[1].key, x), levels[1])
+
+
+# Only reading x differs between dtypes: each table is tested in one of them, as in test_exhaustive.
+@pytest.mark.parametrize(("name", "bits"), CASES)
+def test_triton(name: str, bits: int, device: str) -> None:
+    dtype = list(DTYPES.values())[bits % 2]
+    x = every_number(dtype)
+    codes, levels = expected(name, bits, x)
+    kernels = joint_kernels(name, bits, None)
+    _, planes = launch.forward(kernels[0], x.to(device), ())
+    np.testing.assert_array_equal(unpack(planes.cpu(), len(x)).numpy(), codes)
+    assert torch.equal(launch.backward(kernels[0], torch.ones_like(x).to(device), None, planes, ()).cpu(), levels[0])
+    assert torch.equal(launch.levels(kernels[1], planes, len(x), dtype).cpu(), levels[1])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_borders_are_where_the_files_are_in_sixteen_bits(name: str) -> None:
+    """Kernels compare in float32: no number of 16 bits lies between a border and its float32."""
+    for bits in SHIPPED_BITS:
+        table = table_of(joint_kernels(name, bits, None)[0])
+        for dtype in DTYPES.values():
+            x = every_number(dtype).double().numpy()
+            exact, narrow = (np.searchsorted(borders, x) for borders in (table.borders, table.float32_borders))
+            np.testing.assert_array_equal(exact, narrow)
