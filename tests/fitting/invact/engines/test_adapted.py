@@ -76,10 +76,12 @@ def test_they_cost_no_instruction_and_the_bound_is_proven(dtype, bits):
     closed = fit(get("hardswish"), dtype, bits=bits, max_error=1e-5)
     assert (fitted.best.engine, closed.best.engine) == ("adapted", "closed")
     assert fitted.best.price == closed.best.price
-    assert fitted.best.linf < closed.best.linf
-    # The mean square in excess of the floor falls to less than a twentieth with one bit, a third with two.
-    excess = [row.rms**2 - fitted.error_floor.rms**2 for row in (fitted.best, closed.best)]
-    assert excess[0] < excess[1] / (20 if bits == 1 else 3)
+    assert fitted.best.rms < closed.best.rms
+    if bits == 1:  # with two the y at f(T) is cut in two already
+        assert fitted.best.linf < 1.06 * fitted.error_floor.linf < closed.best.linf / 1.8
+        # The mean square in excess of the floor falls to less than a twentieth.
+        excess = [row.rms**2 - fitted.error_floor.rms**2 for row in (fitted.best, closed.best)]
+        assert excess[0] < excess[1] / 20
     for candidate, branch in zip(fitted.best.candidates, fitted.error_floor.split.branches, strict=True):
         assert math.isfinite(prove(candidate, branch).upper)
 
