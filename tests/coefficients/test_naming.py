@@ -40,8 +40,8 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
     [
         ("fewbit-5bit.v1", "fewbit-6bit.v1"),
         ("invact-bfloat16.v1", "invact-float16.v1"),
-        ("invact-float32.v1", "invact-float32-published.v1"),
-        ("fewbit-3bit.v1", "invact-float32.v1"),
+        ("invact-float16.v1", "invact-float32-published.v1"),
+        ("fewbit-3bit.v1", "invact-float16.v1"),
     ],
 )
 def test_exchanged_files_are_refused(

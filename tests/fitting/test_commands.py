@@ -126,7 +126,7 @@ OPTIONS = {
     "--bits", "--budget", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler",
 }  # fmt: skip
 OWN = {
-    "fewbit": {"--levels", "--domain", "--joint", "--lambda"},
+    "fewbit": {"--levels", "--domain", "--joint", "--record", "--lambda"},
     "invact": {"--dtype", "--engine", "--seed", "--timeout", "--template", "--start", "--import-pysr", "--front"},
 }
 
