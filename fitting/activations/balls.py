@@ -3,6 +3,7 @@
 So the catalogue and codegen can be imported, and run where they need no balls, without it.
 """
 
+import math
 from typing import Any
 
 from fitting.errors import InputError
@@ -22,3 +23,13 @@ try:
     import flint
 except ModuleNotFoundError:
     flint = Absent()
+
+
+def below(ball: Any) -> float:
+    """A float64 number below all of a real ball."""
+    return math.nextafter(float(ball.lower()), -math.inf)
+
+
+def above(ball: Any) -> float:
+    """A float64 number above all of a real ball."""
+    return math.nextafter(float(ball.upper()), math.inf)

@@ -18,11 +18,11 @@ do, a few eps of Σ μ S².
 
 import math
 from functools import cached_property
-from typing import Any
 
 import flint
 import numpy as np
 
+from fitting.activations.balls import above, below
 from fitting.activations.tape import Array
 from fitting.fewbit import judge
 from fitting.fewbit.curve import Run, hull
@@ -59,7 +59,7 @@ class ExactCells:
             ends = ((run, flint.arb(run.lo), flint.arb(run.hi)) for run in self.curve.runs)
             squares = (judge.squared_error(run.piece, lo, hi, flint.arb(self.centre)) for run, lo, hi in ends)
             total = self.height * sum(squares, flint.arb(0))
-            return _below(total) if total.is_finite() else math.nan
+            return below(total) if total.is_finite() else math.nan
 
     @cached_property
     def _panels(self) -> list[Panels | None]:
@@ -89,10 +89,10 @@ class ExactCells:
             raise TypeError("the run has no panels")
         inside = (run.lo <= cells.lo) & (cells.hi <= run.hi)
         lo, hi, bends = cells.lo[inside], cells.hi[inside], cells.bends[inside]
-        away, radius = panels.averages(lo, hi, self.reach)
-        left, _, at, _ = panels.parts(lo, hi)
-        first = np.searchsorted(left, lo)
-        last = np.append(first[1:], left.size) - 1
+        parts = panels.parts(lo, hi)
+        away, radius = panels.averages(parts, self.reach)
+        at, first = parts.panel, np.searchsorted(parts.left, lo)
+        last = np.append(first[1:], parts.left.size) - 1
         starts, stops = panels.at(lo, at[first]), panels.at(hi, at[last])
         doubt = np.maximum(panels.radius[at[first]], panels.radius[at[last]])
         low, high = self.centre + np.minimum(starts, stops) - doubt, self.centre + np.maximum(starts, stops) + doubt
@@ -109,15 +109,7 @@ def _turning(run: Run, lo: float, hi: float, low: float, high: float) -> tuple[f
     bend = run.piece.d2.arb(hull(lo, hi))
     if not bend.is_finite():
         derivative = run.piece.d1.arb(hull(lo, hi))
-        return _below(derivative), _above(derivative), math.inf
-    steepest = _above(abs(bend))
+        return below(derivative), above(derivative), math.inf
+    steepest = above(abs(bend))
     reach = steepest * (hi - lo) / 2 * (1 + 4 * EPS)
     return low - reach, high + reach, steepest
-
-
-def _below(ball: Any) -> float:
-    return math.nextafter(float(ball.lower()), -math.inf)
-
-
-def _above(ball: Any) -> float:
-    return math.nextafter(float(ball.upper()), math.inf)

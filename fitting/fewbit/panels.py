@@ -17,12 +17,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import flint
 import numpy as np
 from numpy.typing import NDArray
 
+from fitting.activations.balls import above
 from fitting.activations.tape import Array, Tape
 from fitting.fewbit.curve import Run
 
@@ -34,6 +35,16 @@ EPS = float(np.finfo(np.float64).eps)
 ENOUGH = 2 * EPS  # an error of interpolation that is no more than rounding, relative to the range of f'
 Function = Callable[[Any], Any]  # of a ball, real (`arb`) or complex (`acb`)
 MOST = 4096  # panels of a run: at the end of a square root there is no ellipse, and halving would not end
+
+
+class Parts(NamedTuple):
+    """Cells cut at the ends of panels: the ends of each part, its panel and its cell; and the lengths of the cells."""
+
+    left: Array
+    right: Array
+    panel: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    lengths: Array
 
 
 @dataclass(frozen=True)
@@ -70,20 +81,17 @@ class Panels:
             total += weight * self._sum(first + (last - first) * node, panels)
         return total
 
-    def parts(self, lo: Array, hi: Array) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64]]:
-        """Cells [lo, hi] that follow each other over the whole interval, cut at the ends of panels.
-
-        The ends of each part, its panel and its cell.
-        """
+    def parts(self, lo: Array, hi: Array) -> Parts:
+        """Cells [lo, hi] that follow each other over the whole interval, cut at the ends of panels."""
         points = np.unique(np.concatenate([self.edges, lo, hi]))
         left, right = points[:-1], points[1:]
         panels, owner = np.searchsorted(self.edges, right, side="left") - 1, np.searchsorted(hi, right, side="left")
-        return left, right, panels, owner
+        return Parts(left, right, panels, owner, hi - lo)
 
-    def averages(self, lo: Array, hi: Array, reach: float) -> tuple[Array, Array]:
-        """The mean of g over each of such cells, and a bound of its error; `reach` bounds |g|."""
-        left, right, panels, owner = self.parts(lo, hi)
-        share = (right - left) / (hi - lo)[owner]
+    def averages(self, parts: Parts, reach: float) -> tuple[Array, Array]:
+        """The mean of g over each of the cells of these parts, and a bound of its error; `reach` bounds |g|."""
+        left, right, panels, owner, lengths = parts
+        share = (right - left) / lengths[owner]
         mean = np.bincount(owner, share * self.means(left, right, panels)).astype(np.float64)
         radii = self.radius[panels] + 16 * EPS * reach
         return mean, np.bincount(owner, share * radii).astype(np.float64)
@@ -138,14 +146,14 @@ def _panel(function: Function, lo: float, hi: float) -> tuple[float, float, list
         long, short = (half * (RHO + sign / RHO) / 2 * (1 + 4 * EPS) for sign in (1, -1))
         around = flint.acb(flint.arb(centre, long), flint.arb(0, short))
         most = abs(function(around)).upper()
-        error = _above(4 * most * flint.arb(RHO) ** (1 - POINTS) / (RHO - 1))
+        error = above(4 * most * flint.arb(RHO) ** (1 - POINTS) / (RHO - 1))
         if not math.isfinite(error):
             return None
         cosines, transform = _chebyshev()
         values = flint.arb_mat([[function(centre + half * cosine)] for cosine in cosines])
         balls = (transform * values).entries()
         coefficients = [float(ball.mid()) for ball in balls]
-        error += sum(_above(abs(ball - float(ball.mid()))) for ball in balls)
+        error += sum(above(abs(ball - float(ball.mid()))) for ball in balls)
     return (centre, half, coefficients, error) if math.isfinite(error) else None
 
 
@@ -164,7 +172,3 @@ def gauss() -> tuple[list[float], list[float]]:
     with flint.ctx.workprec(PRECISION):
         pairs = [flint.arb.legendre_p_root(NODES, k, weight=True) for k in range(NODES)]
         return [float((1 + root) / 2) for root, _ in pairs], [float(weight / 2) for _, weight in pairs]
-
-
-def _above(ball: Any) -> float:
-    return math.nextafter(float(ball.upper()), math.inf)

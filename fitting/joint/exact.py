@@ -21,6 +21,7 @@ from typing import Any
 import flint
 import numpy as np
 
+from fitting.activations.balls import above, below
 from fitting.activations.tape import Array
 from fitting.fewbit.curve import Run, hull
 from fitting.fewbit.judge import PRECISION
@@ -159,7 +160,7 @@ class ExactPlane:
 
                 scale = (run.hi - run.lo) * self.size**2 / self.top
                 total += flint.acb.integral(integrand, run.lo, run.hi, abs_tol=scale * TOLERANCE).real
-        return _below(total)
+        return below(total)
 
     def cells(self, spare: float) -> Cells:
         """Cells whose `spare` is at most the given one, or `MAX_CELLS`; later calls refine the same cells."""
@@ -187,9 +188,9 @@ class ExactPlane:
         """Over a cell: bounds of |F'| and of w, the least and the greatest f' and sqrt(λ) f; inf or NaN for none."""
         cell = hull(lo, hi)
         derivative, output = run.piece.d1.arb(cell), self.root * run.piece.f.arb(cell)
-        steepest = math.hypot(_above(abs(run.piece.d2.arb(cell))), _above(abs(self.root * derivative))) * ROOM
-        box = _below(derivative), _below(output), _above(derivative), _above(output)
-        return steepest, _above(self._density(cell)), *box
+        steepest = math.hypot(above(abs(run.piece.d2.arb(cell))), above(abs(self.root * derivative))) * ROOM
+        box = below(derivative), below(output), above(derivative), above(output)
+        return steepest, above(self._density(cell)), *box
 
     def of(self, cells: Cells) -> ProvenCells:
         """The proven numbers of `cells`. Only where this plane `works`."""
@@ -214,8 +215,8 @@ class ExactPlane:
         inside = (run.lo <= cells.lo) & (cells.hi <= run.hi)
         lo, hi = cells.lo[inside], cells.hi[inside]
         scales = (self.top, self.size, self.size)
-        known = [each.averages(lo, hi, scale) for each, scale in zip(self._panels[index], scales, strict=True) if each]
-        length = hi - lo
+        rows, length = zip(self._panels[index], scales, strict=True), hi - lo
+        known = [each.averages(each.parts(lo, hi), scale) for each, scale in rows if each]
         integrals = [(mean * length, (error + 2 * EPS * np.abs(mean)) * length * ROOM) for mean, error in known]
         (mass, radius), (first, first_error), (second, second_error) = integrals
         return mass, radius, np.column_stack([first, second]), first_error + second_error
@@ -228,12 +229,4 @@ class ExactPlane:
             at = flint.arb(left.hi)
             leap = right.piece.d1.arb(at) - left.piece.d1.arb(at)
             total += abs(leap) + self.root * abs(right.piece.f.arb(at) - left.piece.f.arb(at))
-        return _above(total)
-
-
-def _below(ball: Any) -> float:
-    return math.nextafter(float(ball.lower()), -math.inf)
-
-
-def _above(ball: Any) -> float:
-    return math.nextafter(float(ball.upper()), math.inf)
+        return above(total)
