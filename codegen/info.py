@@ -10,10 +10,11 @@ from codegen.closed import CLOSED
 from codegen.module import MARK, triton_functions
 from codegen.steps import planes
 from codegen.subject import Subject
+from coefficients.cut_output import CutOutput
 from fitting.activations.calculus import values
 from fitting.activations.tape import Tape
 from kernels.methods.from_output import FINER_ELEMENT
-from kernels.methods.function_info import CutOutput, FunctionInfo
+from kernels.methods.function_info import FunctionInfo
 
 # Arguments where a bounded f' is next to its limits, and a size that only an unbounded f' exceeds there.
 _FAR, _HUGE = np.array([-1e30, 1e30]), 1e15
@@ -41,8 +42,8 @@ def info(subject: Subject) -> FunctionInfo:
 
 
 def _cuts(subject: Subject) -> dict[str, CutOutput]:
-    solutions = {dtype: file.document["solution"] for dtype, file in subject.invact(2).items()}
-    return {dtype: CutOutput(**solution["cut"]) for dtype, solution in solutions.items() if "cut" in solution}
+    cuts = {dtype: CutOutput.of(file.document["solution"]) for dtype, file in subject.invact(2).items()}
+    return {dtype: cut for dtype, cut in cuts.items() if cut is not None}
 
 
 def _has_formula(subject: Subject) -> bool:
@@ -58,7 +59,8 @@ def functions_module(subjects: Iterable[Subject]) -> str:
         "To make it again: python -m codegen emit --all",
         '"""',
         "",
-        "from kernels.methods.function_info import CutOutput, FunctionInfo",
+        "from coefficients.cut_output import CutOutput",
+        "from kernels.methods.function_info import FunctionInfo",
         "",
         "FUNCTIONS = {",
     ]

@@ -7,11 +7,10 @@ cut elsewhere, and what backward takes instead of y there is not a quarter of th
 for it. At the outputs further on the gain falls with the third power of the distance.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from coefficients.cut_output import CutOutput
 from fitting.activations.tape import Array
 from fitting.invact.branches import Split
 from fitting.invact.exact import derivative_from_output
@@ -20,25 +19,6 @@ from fitting.invact.inputs import Inputs
 
 REACH = 4  # spacings of the format from f(T), in which the output is searched
 GRID = 2001  # numbers tried for each half
-
-
-class CutOutput(NamedTuple):
-    """One stored output whose interval is not cut at itself. All are numbers of float32.
-
-    Attributes
-    ----------
-    output : float
-        The stored output.
-    border : float
-        The second bit of an x that is stored so tells whether |f(x)| < |border|.
-    inner, outer : float
-        What backward takes instead of y where that holds, and where it does not.
-    """
-
-    output: float
-    border: float
-    inner: float
-    outer: float
 
 
 def moved(f: Array, format_: Format, cut: CutOutput | None) -> Array:

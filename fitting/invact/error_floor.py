@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coefficients.cut_output import CutOutput
 from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.branches import Arc, Branch, Split, split
-from fitting.invact.cut_output import CutOutput, best_cut, moved
+from fitting.invact.cut_output import best_cut, moved
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formats import Format, get_format
 from fitting.invact.inputs import every_input, masses

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from coefficients.cut_output import CutOutput
 from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact.branches import Split
-from fitting.invact.cut_output import CutOutput
 from fitting.invact.document import candidate_of, price_counts
 from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.formula import Candidate
@@ -55,8 +55,9 @@ def _verified(document: Document, activation: Activation) -> tuple[list[str], li
     options, solution, stored = document["options"], document["solution"], document["error"]
     unnamed = options["weight"].startswith(UNNAMED)
     weight = named("norm" if unnamed else options["weight"])
-    cut = CutOutput(**solution["cut"]) if "cut" in solution else None
-    error_floor = information_floor(activation, options["dtype"], weight, options.get("bits", 1), cut)
+    error_floor = information_floor(
+        activation, options["dtype"], weight, options.get("bits", 1), CutOutput.of(solution)
+    )
     split = error_floor.split
     if (split.border, len(split.branches)) != (solution["border"], len(solution["branches"])):
         return [f"solution.border must be {split.border!r}, got {solution['border']!r}"], []

@@ -2,16 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-
-class CutOutput(NamedTuple):
-    """The y where the second bit tells whether |f(x)| < |border|: f' is that of `inner` if it is, else of `outer`."""
-
-    output: float
-    border: float
-    inner: float
-    outer: float
+from coefficients.cut_output import CutOutput
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coefficients.cut_output import CutOutput
 from fitting.words import counted
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
 
@@ -121,10 +122,10 @@ def _border(solution: dict[str, Any]) -> list[str]:
 
 def second_bit(solution: dict[str, Any]) -> list[str]:
     """The output where a second bit does not tell how y was rounded; no line without one."""
-    if "cut" not in solution:
+    cut = CutOutput.of(solution)
+    if cut is None:
         return []
-    output, border, inner, outer = (solution["cut"][key] for key in ("output", "border", "inner", "outer"))
-    return [f"At y = {output!r} y becomes {inner!r} where |f(x)| < {abs(border)!r}, else {outer!r}."]
+    return [f"At y = {cut.output!r} y becomes {cut.inner!r} where |f(x)| < {abs(cut.border)!r}, else {cut.outer!r}."]
 
 
 def single(value: np.float32) -> str:
