@@ -13,15 +13,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
 from kernels.compression.layout import DEFAULT_GROUP, LANES
+from kernels.eager.tensors import ViewGeometry, flat, key_of
 from kernels.methods.every_tensor import SMALLEST
 
 
 class EncodedStorage:
-    """A storage in few bits, shared by every node that saves it."""
+    """A storage in few bits, shared by every node that saves it; or a part of one, copied out of that of `owner`."""
 
-    def __init__(self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, lanes: int = LANES) -> None:
+    def __init__(
+        self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, lanes: int = LANES, owner: Tensor | None = None
+    ) -> None:
         self.bits, self.dtype, self.count = bits, flat.dtype, flat.numel()
-        self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
+        storage = (flat if owner is None else owner).untyped_storage()
+        self.storage = StorageWeakRef(storage)  # while this is held, no other storage gets the address
         filler = -self.count % (group * lanes)  # repeats of the last element, which widen no group
         padded = torch.cat([flat, flat[-1:].expand(filler)]) if filler else flat
         self.codes = codes.encode(padded.view(-1, group, lanes), bits)
@@ -39,20 +43,20 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
     a code of all of it would be too large.
     """
     weights = {weight.untyped_storage()._cdata for weight in module.parameters()}
-    known: WeakValueDictionary[tuple[int, int], EncodedStorage] = WeakValueDictionary()
+    known: WeakValueDictionary[tuple[Any, ...], EncodedStorage] = WeakValueDictionary()
 
-    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, torch.Size, tuple[int, ...], int]:
+    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, ViewGeometry]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
         few = prod(x.shape) < max(SMALLEST, size // 2)
         fits = size % (DEFAULT_GROUP * LANES) == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
-        key = (storage._cdata, x._version)
+        key = key_of(x)
         encoded = known.get(key)
         if encoded is None:
-            encoded = known[key] = EncodedStorage(x.detach().as_strided((size,), (1,), 0), bits)
-        return encoded, x.shape, x.stride(), x.storage_offset()
+            encoded = known[key] = EncodedStorage(flat(x), bits)
+        return encoded, ViewGeometry.of(x)
 
     with _hooks(pack):
         yield
@@ -68,20 +72,16 @@ def saving_neighbours(module: nn.Module, inputs: Iterable[Tensor], bits: int, gr
     alive = {tensor.untyped_storage()._cdata for tensor in chain(module.parameters(), inputs)}
     known: WeakValueDictionary[tuple[Any, ...], EncodedStorage] = WeakValueDictionary()
 
-    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, torch.Size, tuple[int, ...], int]:
+    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, ViewGeometry]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
         if min(x.numel(), size) < SMALLEST or not x.is_floating_point() or storage._cdata in alive:
             return x
-        is_part = 2 * x.numel() < size
-        whole = x.detach().contiguous() if is_part else x.detach().as_strided((size,), (1,), 0)
-        place = (x.shape, x.stride(), x.storage_offset()) if is_part else ()
-        key = (storage._cdata, x._version, *place)
+        key = key_of(x)
         encoded = known.get(key)
         if encoded is None:
-            encoded = known[key] = EncodedStorage(whole.view(-1), bits, group, lanes=1)
-            encoded.storage = StorageWeakRef(storage)  # of a part it is another than of its copy
-        return (encoded, x.shape, whole.stride(), 0) if is_part else (encoded, x.shape, x.stride(), x.storage_offset())
+            encoded = known[key] = EncodedStorage(flat(x), bits, group, lanes=1, owner=x)
+        return encoded, ViewGeometry.of(x)
 
     with _hooks(pack):
         yield
@@ -91,8 +91,8 @@ def _hooks(pack: Callable[[Tensor], Any]) -> Any:
     def unpack(saved: Any) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        encoded, shape, strides, offset = saved
-        return encoded.flat().as_strided(shape, strides, offset)
+        encoded, geometry = saved
+        return encoded.flat().as_strided(*geometry)
 
     hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
     return hooks(pack, unpack)
