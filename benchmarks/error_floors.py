@@ -9,13 +9,13 @@ from benchmarks.pages import table
 from coefficients import load
 from fitting.activations import get, names
 from fitting.invact.document import candidate_of
+from fitting.invact.engines.adapted import CLOSED_FORMS
 from fitting.invact.error_floor import Cells, information_floor
 from fitting.invact.formula import Candidate
 from fitting.weights import named
 
 DTYPES = ("bfloat16", "float16")
 DEGREE = 8  # of the polynomial that is added: more constants than any closed form has
-CLOSED = ("closed", "adapted")
 NEGLIGIBLE = 2.0**-24  # a floor below float32's own rounding says that nearly every x has a y of its own
 LEAST = 0.01  # above the floor
 
@@ -43,7 +43,7 @@ def _shares(name: str, dtype: str) -> tuple[float, float] | None:
     """
     document = load(name, f"invact-{dtype}")
     branches, floor_rms = document["solution"]["branches"], document["error"]["floor_rms"]
-    if any(branch["engine"] not in CLOSED for branch in branches) or floor_rms < NEGLIGIBLE:
+    if any(branch["engine"] not in CLOSED_FORMS for branch in branches) or floor_rms < NEGLIGIBLE:
         return None
     cells = information_floor(get(name), dtype, named("norm")).cells
     squares = [excess(of_branch, candidate_of(branch)) for of_branch, branch in zip(cells, branches, strict=True)]

@@ -24,6 +24,12 @@ class Misuse(Exception):
     """The user asked for something that cannot be done; the message is one line."""
 
 
+def is_function_path(text: str) -> bool:
+    """Whether it has the form module:function."""
+    module, _, function = text.partition(":")
+    return bool(module and function)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with --version, errors of one line, and values such as -1e3 or -x*2 that begin with a minus sign."""
 

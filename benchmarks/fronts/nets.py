@@ -13,9 +13,9 @@ from benchmarks.compression.models import MIN_HEADS, VOCABULARY, Net, Size
 from benchmarks.planning import nets
 from kernels.memory.making import imported
 
-_TEXT, _IMAGES = Size(4, 4, 128, 128), Size(4, 4, 112, 128)
-SMALL = {**nets.SMALL, "T5": _TEXT, "Mamba": _TEXT, "Swin": _IMAGES, "ConvNeXt": _IMAGES, "SegFormer": _IMAGES}
-UNSEEN = tuple(name for name in SMALL if name not in nets.SMALL)
+OF_TEXT, OF_IMAGES = ("T5", "Mamba"), ("Swin", "ConvNeXt", "SegFormer")
+SMALL = {**nets.SMALL, **dict.fromkeys(OF_TEXT, Size(4, 4, 128, 128)), **dict.fromkeys(OF_IMAGES, Size(4, 4, 112, 128))}
+UNSEEN = (*OF_TEXT, *OF_IMAGES)
 TINY = {**nets.TINY, "T5": Size(2, 2, 64, 64)}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "drop_path_rate": 0.0}
 Configuration = Callable[[Size], dict[str, Any]]
@@ -76,7 +76,7 @@ def build(name: str, size: Size, seed: int) -> Net:
     model, configured = CONFIGURATIONS[name]
     kind = imported("transformers", model)
     module: nn.Module = kind(kind.config_class(**configured(size))).train()
-    if name in ("Swin", "ConvNeXt", "SegFormer"):
+    if name in OF_IMAGES:
         return Net(module, [], kwargs={"pixel_values": torch.randn(size.batch, 3, size.length, size.length)})
     tokens = torch.randint(2, VOCABULARY, (2, size.batch, size.length))
     kwargs = {"input_ids": tokens[0], **({"decoder_input_ids": tokens[1]} if name == "T5" else {})}

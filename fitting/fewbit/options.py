@@ -99,8 +99,7 @@ def check(options: argparse.Namespace) -> None:
 def _check_record(options: argparse.Namespace) -> None:
     if options.record is None:
         return
-    module, _, function = options.record.partition(":")
-    if not (module and function):
+    if not command.is_function_path(options.record):
         raise InputError(f"record must be module:function that gives model and inputs, got {options.record!r}")
     for name in ("expr", "all", "weight", "max_error", "root", "plot"):
         if getattr(options, name) not in (None, False):

@@ -12,7 +12,7 @@ from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact.arguments import check_max_error
 from fitting.invact.engines import DEFAULT, Settings, parse_engines
-from fitting.invact.engines.adapted import ENGINE as ADAPTED
+from fitting.invact.engines.adapted import CLOSED_FORMS
 from fitting.invact.engines.closed_form import ENGINE as CLOSED
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
@@ -89,7 +89,7 @@ class Fit:
     @property
     def unasked(self) -> bool:
         """Whether every branch has a closed form, as it is or adapted: whatever engines were named, none was asked."""
-        return self.best.engine in (CLOSED, ADAPTED)
+        return self.best.engine in CLOSED_FORMS
 
 
 def fit(

@@ -26,8 +26,7 @@ def parser() -> command.Parser:
 
 def check(options: argparse.Namespace) -> None:
     """Raise KernelError for invalid values."""
-    module, _, function = options.model.partition(":")
-    if not (module and function):
+    if not command.is_function_path(options.model):
         raise KernelError(f"model must be module:function that gives model and inputs, got {options.model!r}")
     if options.fn not in (None, *names()):
         raise KernelError(f"fn must be one of {', '.join(names())}, got {options.fn!r}")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.oracle import DTYPES
+from benchmarks.baselines.oracle import DTYPES, all_inputs
 from coefficients import load
 from fitting.joint.command import SHIPPED
 from kernels.engine import launch, reference, traced
@@ -21,7 +21,7 @@ CASES = [pytest.param(name, bits, id=f"{name}-{bits}") for name in SHIPPED for b
 
 def every_number(dtype: torch.dtype) -> Tensor:
     """All 2^16 of a dtype but NaNs."""
-    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype)
+    x = all_inputs(dtype)
     return x[~x.isnan()]
 
 

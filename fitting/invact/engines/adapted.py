@@ -20,6 +20,7 @@ from sympy import Expr, Pow, Rational
 from fitting.activations.functions import maximum
 from fitting.activations.tape import Array, Tape
 from fitting.invact.branches import Anchor, Branch, Split
+from fitting.invact.engines.closed_form import ENGINE as CLOSED
 from fitting.invact.engines.closed_form import as_candidate, closed_form
 from fitting.invact.error_floor import Cells, ErrorFloor
 from fitting.invact.formats import Format
@@ -27,6 +28,7 @@ from fitting.invact.formula import Candidate, Form
 from fitting.invact.variable import S, Variable, Y, constant
 
 ENGINE = "adapted"
+CLOSED_FORMS = (CLOSED, ENGINE)  # as they are, and adapted
 GRID = 201  # values of t that are tried, up to a step of the format left and right of f(T)
 _SAME = 1e-7  # |y| by which the root of a closed form may be 0 beside f(T): f(T) is rounded to float64
 

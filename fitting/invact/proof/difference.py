@@ -20,8 +20,7 @@ from fitting.activations.arithmetics import Arithmetic
 from fitting.activations.enclosures import HULL, ROOTS, SERIES
 from fitting.activations.tape import Array, Tape
 from fitting.invact.branches import Arc
-from fitting.invact.engines.adapted import ENGINE as ADAPTED
-from fitting.invact.engines.closed_form import ENGINE as CLOSED
+from fitting.invact.engines.adapted import CLOSED_FORMS
 from fitting.invact.formula import Candidate
 from fitting.invact.proof.ranges import around, inside, roots_are_real, span
 from fitting.invact.variable import S, Y
@@ -66,7 +65,7 @@ class Difference:
     def _formulas(self) -> tuple[Expr, Expr]:
         """s in y and q in y and s."""
         s, q = (tape.expression for tape in self.candidate.tapes)
-        rounding = ROUNDING if self.candidate.form.engine in (CLOSED, ADAPTED) else 0.0
+        rounding = ROUNDING if self.candidate.form.engine in CLOSED_FORMS else 0.0
         return inside(s, *self.arc.range), inside(q, *self.arc.range, rounding)
 
     @cached_property
