@@ -1,11 +1,22 @@
-"""How far closed forms lie above the error floor in 16-bit formats, and how little any smooth formula would gain."""
+"""python -m benchmarks.error_floors: how far closed forms lie above the error floor in bfloat16 and float16.
+
+And how little any smooth formula would gain: the best polynomial of degree 8 is added to each. Nothing is timed. Writes
+rows under benchmarks/results/<device>/error-floors.jsonl; median: the part by which the root mean square error exceeds
+the floor. Seconds.
+"""
+
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":  # before the imports, which take most of the time
+    command.early("error_floors", lambda: parsers.plain("error_floors", __doc__).parse_args())
 
 import math
-from functools import cache
 
 import numpy as np
 
-from benchmarks.pages import table
+from benchmarks.error_floors_page import CORRECTED, DEGREE, DTYPES, NAME, SHIPPED
+from benchmarks.rows import Row, save, summary
 from coefficients import load
 from fitting.activations import get, names
 from fitting.invact.document import candidate_of
@@ -14,41 +25,31 @@ from fitting.invact.error_floor import Cells, information_floor
 from fitting.invact.formula import Candidate
 from fitting.weights import named
 
-DTYPES = ("bfloat16", "float16")
-DEGREE = 8  # of the polynomial that is added: more constants than any closed form has
 NEGLIGIBLE = 2.0**-24  # a floor below float32's own rounding says that nearly every x has a y of its own
-LEAST = 0.01  # above the floor
 
 
-@cache
-def floors_section() -> str:
-    """RMS errors above the floor of closed forms that miss it by more than 1 %, as shipped and with a polynomial."""
-    lines = []
+def measure() -> list[Row]:
+    """The rows of all shipped closed forms."""
+    rows = []
     for name in names():
-        shares = [_shares(name, dtype) for dtype in DTYPES]
-        if any(share is not None and share[0] > LEAST for share in shares):
-            lines.append([name, *(cell for share in shares for cell in _cells(share))])
-    head = ["", *(text for dtype in DTYPES for text in (dtype, f"with a polynomial of degree {DEGREE}"))]
-    return "\n".join(table(head, lines)) + "\n"
+        for dtype in DTYPES:
+            for way, share in zip((SHIPPED, CORRECTED), shares(name, dtype), strict=False):
+                rows.append(Row(name, way, NAME, {}, dtype, "part of the floor", **summary([share])))  # type: ignore[arg-type]
+    return rows
 
 
-def _cells(share: tuple[float, float] | None) -> list[str]:
-    return ["–", "–"] if share is None else [f"{100 * part:.1f} %" for part in share]
-
-
-def _shares(name: str, dtype: str) -> tuple[float, float] | None:
+def shares(name: str, dtype: str) -> tuple[float, ...]:
     """The parts of the floor by which a shipped closed form exceeds it, alone and corrected.
 
-    None without a closed form, or where the floor is negligible.
+    Empty without a closed form, or where the floor is negligible.
     """
     document = load(name, f"invact-{dtype}")
     branches, floor_rms = document["solution"]["branches"], document["error"]["floor_rms"]
     if any(branch["engine"] not in CLOSED_FORMS for branch in branches) or floor_rms < NEGLIGIBLE:
-        return None
+        return ()
     cells = information_floor(get(name), dtype, named("norm")).cells
     squares = [excess(of_branch, candidate_of(branch)) for of_branch, branch in zip(cells, branches, strict=True)]
-    alone, corrected = (math.sqrt(1.0 + sum(column) / floor_rms**2) - 1.0 for column in zip(*squares, strict=True))
-    return alone, corrected
+    return tuple(math.sqrt(1.0 + sum(column) / floor_rms**2) - 1.0 for column in zip(*squares, strict=True))
 
 
 def excess(cells: Cells, candidate: Candidate) -> tuple[float, float]:
@@ -65,3 +66,12 @@ def excess(cells: Cells, candidate: Candidate) -> tuple[float, float]:
     basis = root[:, None] * np.polynomial.legendre.legvander(2.0 * rank - 1.0, DEGREE)
     fitted = basis @ np.linalg.lstsq(basis, root * error, rcond=None)[0]
     return float(mass @ error**2), float(np.sum((root * error - fitted) ** 2))
+
+
+def main() -> None:
+    parsers.plain("error_floors", __doc__).parse_args()
+    print(f"wrote {save(measure(), NAME)}")
+
+
+if __name__ == "__main__":
+    main()

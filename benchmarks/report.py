@@ -18,7 +18,7 @@ from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
-from benchmarks.error_floors import floors_section
+from benchmarks.error_floors_page import floors_section
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.fronts import page as fronts
 from benchmarks.gpu import notes

@@ -76,6 +76,7 @@ SUITES = {
     "fit": (
         Step("fewbit", placed=False, brief=False),
         Step("invact", placed=False, brief=False),
+        Step("error_floors", placed=False, brief=False),
         Step("price", placed=False, brief=False),
         Step("recorded", placed=False),
     ),

@@ -43,6 +43,7 @@ BAD = {
                 "approx_backprop",
                 "budget",
                 "compression",
+                "error_floors",
                 "fewbit",
                 "forward_ad",
                 "fronts",

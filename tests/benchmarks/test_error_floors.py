@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sympy import Integer
 
-from benchmarks.error_floors import DEGREE, NEGLIGIBLE, excess, floors_section
+from benchmarks.error_floors import NEGLIGIBLE, excess, measure
+from benchmarks.error_floors_page import DEGREE, NAME, floors_section
+from benchmarks.pages import of_any
 from fitting.invact.error_floor import Cells
 from fitting.invact.formula import Candidate, Form
 from fitting.invact.variable import Variable
@@ -48,3 +50,12 @@ def test_no_polynomial_gains_more_than_the_page_says():
     for name, (*pairs,) in shares.items():
         for alone, corrected in zip(pairs[::2], pairs[1::2], strict=True):
             assert 0 <= alone - corrected <= 0.55, name  # half a point, as the table rounds
+
+
+@pytest.mark.slow
+def test_the_rows_are_of_the_files_that_ship():
+    measured, stored = measure(), of_any(NAME)
+    keys = [(row.what, row.dtype, row.implementation) for row in measured]
+    assert keys == [(row["what"], row["dtype"], row["implementation"]) for row in stored]
+    # The table has three digits. NumPy's sums of 65536 numbers differ between processors by less.
+    assert [row.median for row in measured] == pytest.approx([row["median"] for row in stored], rel=1e-6, abs=1e-6)
