@@ -44,8 +44,8 @@ ACTIVATION_VARIANTS = (
 )
 NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
 CODED_VARIANTS = (
-    *("compiled", "hook-4", "hook-2", "coded-8", "coded-4", "coded-3", "coded-2"),
-    *("compress-8", "compress-4", "compress-3", "compress-2", "stochastic-4", "stochastic-2"),
+    "compiled",
+    *(f"{method}-{bits}" for method in ("hook", "coded", "compress", "stochastic") for bits in (8, 4, 3, 2)),
     *("plan-3", "plan-5", "plan-8", "plan-12"),
     *("compiled-plan-3", "compiled-plan-5", "compiled-plan-8", "compiled-plan-12"),
 )
