@@ -16,6 +16,11 @@ REPEATED = frozenset(
         *("layer_norm", "rms_norm", "group_norm", "batch_norm"),
     ]
 )
+# Each element of their result is made of one element of each argument, unless these have other shapes.
+ELEMENT_WISE = (REPEATED | {"dropped"}) - {
+    *("glu", "normalize", "contiguous", "clone", "reshape", "flatten"),
+    *("layer_norm", "rms_norm", "group_norm", "batch_norm"),
+}
 REDUCTIONS = frozenset(
     [
         *("mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min"),

@@ -2,6 +2,9 @@
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +12,7 @@ from torch import Tensor
 import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.eager.tensors import version_of
 from kernels.engine.elements import computed
+from kernels.engine.pieces import bytes_of
 from kernels.engine.planes import pack, unpack
 from kernels.methods.every_tensor import MAX_GROUP, EveryTensor
 
@@ -22,8 +26,15 @@ def changed(x: Tensor, expected: int) -> RuntimeError:
 
 
 class Encoded(ABC):
-    """The code of a flat tensor."""
+    """The code of a flat tensor.
 
+    Attributes
+    ----------
+    unit
+        A piece that begins at a multiple of 8 and of so many elements can be decoded by itself; None if none can.
+    """
+
+    unit: int | None = None
     _tensors: list[Tensor]
 
     def parts(self) -> list[Tensor]:
@@ -38,6 +49,10 @@ class Encoded(ABC):
     @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
         """The flat tensor, from the tensors that were handed over."""
+
+    def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
+        """A piece of the flat tensor."""
+        return self.decode(tensors)[place]
 
 
 class Uncoded(Encoded):
@@ -86,18 +101,26 @@ class Groups(Encoded):
     """Codes of groups of neighbours: each number in steps from the group's minimum."""
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None) -> None:
-        self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
+        self.count, self.dtype, self.group, self.unit = flat.numel(), flat.dtype, group, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
         self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, group, 1, max(self.count, 1), method.bits))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        planes, minimum, step = tensors
+        return self._values(self.count, *tensors)
+
+    def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
+        planes, *ends = tensors
+        groups = slice(place.start // self.group, -(-place.stop // self.group))
+        own = planes[:, bytes_of(place)].contiguous()
+        return self._values(place.stop - place.start, own, *(end[groups] for end in ends))
+
+    def _values(self, count: int, planes: Tensor, minimum: Tensor, step: Tensor) -> Tensor:
         unsigned = None, None, 1, None, 0.0, False
-        place = self.group, 1, max(self.count, 1)
+        place = self.group, 1, max(count, 1)
         half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
         dtype = torch.float32 if half else self.dtype
-        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)
+        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, count, dtype)
         most = torch.finfo(self.dtype).max
         return flat.clamp_(-most, most).to(self.dtype) if half else flat
 
@@ -113,17 +136,28 @@ class Logarithms(Groups):
         super().__init__((flat / 2).exp(), method, group, drawn)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)
+        return self._of_roots(super().decode(tensors))
+
+    def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
+        return self._of_roots(super().piece(tensors, place))
+
+    def _of_roots(self, roots: Tensor) -> Tensor:
+        return roots.clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)
 
 
 class Bools(Encoded):
     """Bools, a bit each."""
+
+    unit = 1
 
     def __init__(self, flat: Tensor) -> None:
         self.count, self._tensors = flat.numel(), [pack(flat.view(torch.uint8), 1)]
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return unpack(tensors[0], self.count).view(torch.bool)
+
+    def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
+        return unpack(tensors[0][:, bytes_of(place)], place.stop - place.start).view(torch.bool)
 
 
 class TwoNumbers(Bools):
@@ -135,3 +169,38 @@ class TwoNumbers(Bools):
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return super().decode(tensors) * tensors[1]
+
+    def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
+        return super().piece(tensors, place) * tensors[1]
+
+
+@dataclass(eq=False)
+class SavedCode:
+    """A code whose tensors the outer hooks may have packed.
+
+    Attributes
+    ----------
+    code
+        Of a flat tensor.
+    packed, unpack
+        The packed tensors of the code, and the function that unpacks one.
+    """
+
+    code: Encoded
+    packed: Sequence[Any]
+    unpack: Callable[[Any], Tensor]
+
+    _unpacked: list[Tensor] | None = field(default=None, repr=False)  # an outer checkpoint unpacks each only once
+
+    def decode(self) -> Tensor:
+        """The flat tensor, approximately."""
+        return self.code.decode(self._tensors())
+
+    def piece(self, place: slice) -> Tensor:
+        """A piece of it, as `Encoded.unit` allows."""
+        return self.code.piece(self._tensors(), place)
+
+    def _tensors(self) -> list[Tensor]:
+        if self._unpacked is None:
+            self._unpacked = list(map(self.unpack, self.packed))
+        return self._unpacked

@@ -16,7 +16,7 @@ from torch.autograd.function import Function
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
-from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, TwoNumbers, Uncoded
+from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, SavedCode, TwoNumbers, Uncoded
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.outer_hooks import WithOuterHooks, outer_hooks, unpack
@@ -24,7 +24,8 @@ from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
 from kernels.eager.sites import Sites
 from kernels.eager.tensors import ViewGeometry, flat, group_of, is_dense, is_part, is_plain, tensors
-from kernels.eager.values import Constant, Recent, SavedCode, Value
+from kernels.eager.undecoded import Shape, Undecoded, may_be_read_by_pieces
+from kernels.eager.values import Constant, Recent, Value
 from kernels.eager.whole import OWN, is_operand, watch, why_whole
 from kernels.methods.every_tensor import EveryTensor
 from kernels.torch_state import autocasting, saving_hooks
@@ -190,7 +191,8 @@ class Compressing(WithOuterHooks):
         if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             self._noise = value
         value.expect()
-        return value, ViewGeometry.of(x)
+        is_element_wise = saver.name in calls.ELEMENT_WISE or saver.name in calls.DROPOUTS
+        return value, Shape.of(x) if is_element_wise else ViewGeometry.of(x)
 
     def _code_of(self, x: Tensor, saver: RunningCall, site: str) -> Encoded:
         if x.dtype == torch.bool:
@@ -225,6 +227,12 @@ class Compressing(WithOuterHooks):
         saved, version = pair
         if isinstance(version, int):
             return Constant(saved, version).checked() if self.outer is None else unpack(self.outer, saved)
+        if isinstance(version, Shape):
+            # Outer hooks want to unpack now: a checkpoint would run forward again, which no operator can do.
+            now = self.outer is not None or torch._C._are_functorch_transforms_active()
+            if not now and may_be_read_by_pieces(saved, version):
+                return Undecoded(saved, version, self._recent)
+            version = version.geometry
         geometry: ViewGeometry = version
         if isinstance(saved, Tensor):
             size, stride, _ = geometry

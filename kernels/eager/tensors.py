@@ -27,14 +27,27 @@ class ViewGeometry(NamedTuple):
             return ViewGeometry(x.size(), tuple(prod(x.shape[dim + 1 :]) for dim in range(x.dim())), 0)
         return ViewGeometry(x.size(), x.stride(), int(x.storage_offset()))
 
+    def numel(self) -> int:
+        """How many elements it has."""
+        return prod(self.size)
+
     def is_contiguous(self) -> bool:
         """Whether its elements follow one another."""
-        size = 1
-        for length, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
-            if length != 1 and stride != size:
-                return False
-            size *= length
-        return True
+        return _follow(zip(reversed(self.stride), reversed(self.size), strict=True))
+
+    def is_packed(self) -> bool:
+        """Whether its elements follow one another from the storage's first on, in whatever order."""
+        return self.offset == 0 and _follow(sorted(zip(self.stride, self.size, strict=True)))
+
+
+def _follow(dims: Iterable[tuple[int, int]]) -> bool:
+    """Whether elements of these strides and lengths follow one another, the innermost dimension first."""
+    size = 1
+    for stride, length in dims:
+        if length != 1 and stride != size:
+            return False
+        size *= length
+    return True
 
 
 def tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -67,12 +80,8 @@ def storage_of(x: Tensor) -> int:
 
 def is_dense(x: Tensor) -> bool:
     """Whether its elements fill its storage, each once."""
-    size = 1
-    for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
-        if length != 1 and stride != size:
-            return False
-        size *= length
-    return bool(x.storage_offset() == 0 and size * x.element_size() == x.untyped_storage().nbytes())
+    geometry = ViewGeometry(x.size(), x.stride(), int(x.storage_offset()))
+    return geometry.is_packed() and x.numel() * x.element_size() == x.untyped_storage().nbytes()
 
 
 def covers(x: Tensor) -> bool:

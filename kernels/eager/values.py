@@ -8,7 +8,9 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from kernels.eager.encoded import Encoded, changed
+from kernels.eager.calls import ELEMENT_WISE, name_of
+from kernels.eager.cutting import common, is_worth_cutting, joined, pieces
+from kernels.eager.encoded import Encoded, SavedCode, changed
 from kernels.eager.intervals import Interval
 from kernels.eager.tensors import ViewGeometry, flat, version_of
 from kernels.errors import KernelError
@@ -18,31 +20,6 @@ NOWHERE = ViewGeometry(torch.Size(), (), 0)
 RECENT = 2  # decoded tensors held for the next node that uses them, as q, k and v share an input
 
 Recent = dict["Value", Tensor]  # in order of use
-
-
-@dataclass(eq=False)
-class SavedCode:
-    """A code whose tensors the outer hooks may have packed.
-
-    Attributes
-    ----------
-    code
-        Of a flat tensor.
-    packed, unpack
-        The packed tensors of the code, and the function that unpacks one.
-    """
-
-    code: Encoded
-    packed: Sequence[Any]
-    unpack: Callable[[Any], Tensor]
-
-    _unpacked: list[Tensor] | None = field(default=None, repr=False)  # an outer checkpoint unpacks each only once
-
-    def decode(self) -> Tensor:
-        """The flat tensor, approximately."""
-        if self._unpacked is None:
-            self._unpacked = list(map(self.unpack, self.packed))
-        return self.code.decode(self._unpacked)
 
 
 @dataclass(eq=False)
@@ -130,9 +107,43 @@ class Value:
         return flat
 
     def _repeated(self, recent: Recent) -> Tensor:
+        call = self._its_call()
+        unit, count, device = call.unit(), call.geometry.numel(), call.device
+        if unit is None or device is None or not is_worth_cutting(count, unit, device):
+            return call.run(recent)
+        for value in call.operands:
+            value.used(recent)
+        return joined(count, pieces(count, unit, device), call.piece)
+
+    def _its_call(self) -> "Call":
         if self.call is None:
             raise KernelError("a tensor must be kept or have been made of kept ones, got one that is not; report this")
-        return self.call.run(recent)
+        return self.call
+
+    def unit(self) -> int | None:
+        """Where pieces of it may begin, as `Encoded.unit` says; None if it is not made by pieces."""
+        if self.saved is not None:
+            return self.saved.code.unit
+        return None if self.call is None else self.call.unit()
+
+    def piece(self, place: slice) -> Tensor:
+        """A piece of `flat`."""
+        whole = None if self._last is None else self._last()
+        if whole is not None:
+            return whole[place]
+        flat = self.saved.piece(place) if self.saved else self._its_call().piece(place)
+        for interval, inside in self.inside.items():
+            flat = interval.put(flat, inside.piece(place))
+        return flat
+
+    def used(self, recent: Recent) -> None:
+        """Count one use by pieces, as `flat` counts its own."""
+        self._given += 1
+        if self._given >= self._asked:
+            recent.pop(self, None)
+        if self._given == 1 and self.saved is None and self.call is not None:
+            for value in self.call.operands:
+                value.used(recent)
 
 
 @dataclass(frozen=True)
@@ -174,7 +185,7 @@ class Call:
         The values among the arguments.
     autocast
         Arguments of torch.autocast: kind of device, type, and whether it is on.
-    geometry, dtype
+    geometry, dtype, device
         Of the result; a sum in place keeps the type of its first argument.
     """
 
@@ -185,6 +196,7 @@ class Call:
     autocast: tuple[str, torch.dtype | None, bool]
     geometry: ViewGeometry = NOWHERE
     dtype: torch.dtype | None = None
+    device: torch.device | None = None
 
     def calls(self) -> int:
         """How many functions run to recompute the result."""
@@ -192,22 +204,42 @@ class Call:
 
     def giving(self, result: Tensor, dtype: torch.dtype | None = None) -> "Call":
         """The call with the geometry and type of this result, or another type."""
-        return replace(self, geometry=ViewGeometry.of(result), dtype=dtype or result.dtype)
+        return replace(self, geometry=ViewGeometry.of(result), dtype=dtype or result.dtype, device=result.device)
 
     def run(self, recent: Recent) -> Tensor:
         """Run the call again; its result in memory order."""
         geometry = self.geometry
+        result = self._of(lambda given: given.value.flat(recent).as_strided(*(given.geometry or geometry)))
+        if result.stride() != geometry.stride:  # an operand had gaps
+            result = result.new_empty_strided(geometry.size, geometry.stride).copy_(result)
+        return flat(result)
+
+    def unit(self) -> int | None:
+        """Where pieces may begin, as `Encoded.unit` says; None for a function that takes other elements, too."""
+        if name_of(self.function) not in ELEMENT_WISE or not self.geometry.is_packed():
+            return None
+        given = [*self.args, *self.kwargs.values()]
+        if any(isinstance(x, Constant) and x.tensor.dim() > 0 for x in given):
+            return None
+        operands = [x for x in given if isinstance(x, Operand)]
+        if any((x.geometry or self.geometry) != self.geometry for x in operands):
+            return None
+        return common(x.value.unit() for x in operands)
+
+    def piece(self, place: slice) -> Tensor:
+        """A piece of the result."""
+        return self._of(lambda given: given.value.piece(place))
+
+    def _of(self, operand: Callable[[Operand], Tensor]) -> Tensor:
+        """The function's result, of what `operand` says its operands are."""
 
         def argument(given: Any) -> Any:
             if isinstance(given, Operand):
-                return given.value.flat(recent).as_strided(*(given.geometry or geometry))
+                return operand(given)
             return given.checked() if isinstance(given, Constant) else given
 
         args, kwargs = [argument(x) for x in self.args], {name: argument(x) for name, x in self.kwargs.items()}
         kind, dtype, enabled = self.autocast
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
             result: Tensor = self.function(*args, **kwargs)
-        result = result.to(self.dtype)
-        if result.stride() != geometry.stride:  # an operand had gaps
-            result = result.new_empty_strided(geometry.size, geometry.stride).copy_(result)
-        return flat(result)
+        return result.to(self.dtype)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.eager.undecoded import Undecoded
 from kernels.errors import KernelError, shown
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
@@ -47,6 +48,8 @@ class Living(TorchDispatchMode):
         return self.now - sum(sizes.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if Undecoded in types:
+            return NotImplemented  # then it decodes itself, by operations that come here
         for storage in operand_storages((args, kwargs)):
             if storage._cdata not in self._known:
                 self._know(storage, 0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kernels import convert, saved_bytes
 from kernels.conversion import Report
 from kernels.eager import mode
-from kernels.eager.encoded import Groups
+from kernels.eager.encoded import Encoded, Groups
 from kernels.eager.provenance import Provenance
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.eager.architectures import Sizes
@@ -46,14 +46,11 @@ class Counted(Groups):
         Counted.made += 1
 
 
-class Full:
+class Full(Encoded):
     """Codes of full width."""
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int, drawn: Any = None) -> None:
-        self.flat = flat.clone()
-
-    def hand_over(self) -> list[Tensor]:
-        return [self.flat]
+        self._tensors = [flat.clone()]
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return tensors[0].clone()
