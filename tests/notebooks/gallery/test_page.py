@@ -174,7 +174,7 @@ def test_the_drawn_steps_are_those_of_the_file(html, bits):
     assert_steps(points, solution["borders"], np.array(solution["levels"])[solution["codes"]])
 
 
-@pytest.mark.parametrize("bits", [2, 4, 6])
+@pytest.mark.parametrize("bits", [2, 4])
 @pytest.mark.parametrize(("nth", "key"), [(0, "derivatives"), (1, "outputs")])
 def test_the_drawn_steps_of_a_joint_code_are_those_of_the_file(html, bits, nth, key):
     solution = load("gelu", f"joint-{bits}bit")["solution"]
