@@ -85,10 +85,10 @@ def priced_partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition 
     atoms = prepared(values, masses)
     if atoms.starts.size <= k:
         return Partition(atoms.places[atoms.starts[1:]], 0.0, 0.0)
-    found = _search(atoms, k)
-    if found is None:
+    priced = _search(atoms, k)
+    if priced is None:
         return None
-    cuts, least, price = found
+    cuts, least, price = priced
     bound = _bound(atoms, least, price, k)
     cost = atoms.cost(cuts)
     slack = max(0.0, cost - bound) + atoms.p.size * TINY

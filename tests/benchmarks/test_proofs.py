@@ -47,10 +47,10 @@ def test_gaps_are_those_of_the_files_rounded_up(tables: str) -> None:
 
 @pytest.mark.slow
 def test_the_first_gaps_are_those_of_that_revision() -> None:
-    found = subprocess.run(
+    known = subprocess.run(
         ["git", "cat-file", "-e", PROOFS_REVISION], cwd=proofs.ROOT, capture_output=True, check=False
     )
-    if found.returncode:
+    if known.returncode:
         pytest.skip("git has not the whole history here")
     measured = {(row.what, row.size["bits"]): row.median for row in proofs.measure(PROOFS_REVISION)}
     assert measured == {(row["what"], row["size"]["bits"]): row["median"] for row in of_any(NAME)}
