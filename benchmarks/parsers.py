@@ -14,6 +14,7 @@ FILES = "files in benchmarks/results/<device>/"
 QUICK_FUNCTIONS = ("gelu", "tanh")
 PACKAGE_RUNS = 5
 FEWBIT_WHATS = ("search", "joint", "catalogue")
+PROOFS_REVISION = "4d848a3"  # the last before the bounds of tables became sharper
 FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
 APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
 RIVAL_WHATS = ("memory", "accuracy", "speed")
@@ -138,6 +139,12 @@ def fewbit(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     options = parser.parse_args(words)
     options.what = names("what", options.what, FEWBIT_WHATS)
     return options
+
+
+def proofs(doc: str | None) -> command.Parser:
+    parser = plain("proofs", doc)
+    parser.add_argument("--revision", default=PROOFS_REVISION, help=f"of git (default: {PROOFS_REVISION})")
+    return parser
 
 
 def forward_ad(doc: str | None) -> command.Parser:

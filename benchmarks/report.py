@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import budget, fewbit_page, package
+from benchmarks import budget, fewbit_page, package, proofs_page
 from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
@@ -162,9 +162,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/fewbit.md": {
         "fewbit": fewbit_page.search_section,
         "fewbit-catalogue": fewbit_page.catalogue_section,
+        "proofs": proofs_page.tables_section,
         "recorded": recorded.section,
     },
-    "docs/joint.md": {"joint-search": fewbit_page.joint_section},
+    "docs/joint.md": {"joint-proofs": proofs_page.joint_section, "joint-search": fewbit_page.joint_section},
     "docs/invact.md": {"invact": invact_section, "floors": floors_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {

@@ -53,6 +53,7 @@ BAD = {
                 "package",
                 "planning",
                 "price",
+                "proofs",
             ),
             *("recorded", "report", "rivals", "run", "slack", "training"),
         )

@@ -86,7 +86,7 @@ class Curve:
         return np.clip(np.searchsorted(self.edges, points, side="left") - 1, 0, len(self.runs) - 1)
 
     def derivatives(self, points: Array, runs: Indices) -> Array:
-        """f' at `points`, each evaluated on its run of `runs` (shapes broadcast along the last axes)."""
+        """f' at `points`, each row of them (each point, if they are a vector) evaluated on its run of `runs`."""
         return self._on_runs(points, runs, "d1")
 
     def second_derivatives(self, points: Array, runs: Indices) -> Array:

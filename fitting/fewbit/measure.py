@@ -123,7 +123,7 @@ class Measure:
 
     def _measured(self, lo: Array, hi: Array, bends: Array | None = None) -> Cells:
         runs = self.curve.run_at(hi)
-        moments, doubt = self.source.moments(lo, hi, runs)
+        moments, doubt = self.source.doubted(lo, hi, runs)
         slack = ROUNDING * max(abs(self.curve.low), abs(self.curve.high))
         within = (self.curve.low - slack <= moments.mean) & (moments.mean <= self.curve.high + slack)
         if not within[moments.mass > 0].all():
@@ -205,7 +205,7 @@ class Measure:
         lo, hi = points[:-1], points[1:]
         inside = ~whole[np.minimum(np.searchsorted(cells.hi, hi, side="left"), whole.size - 1)]
         lo, hi = lo[inside], hi[inside]
-        parts, _ = self.source.moments(lo, hi, self.curve.run_at(hi))
+        parts = self.source.moments(lo, hi, self.curve.run_at(hi))
         groups = np.searchsorted(borders, np.concatenate([cells.hi[whole], hi]), side="left")
         return cells.moments[whole].joined(parts).merged(groups, borders.size + 1)
 

@@ -13,6 +13,7 @@ from scipy import special
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError
+from fitting.fewbit.chunks import chunks
 from fitting.fewbit.curve import Curve, Indices
 from fitting.weights import Weight
 
@@ -34,10 +35,10 @@ class Moments:
     def __getitem__(self, index: NDArray[np.bool_] | Indices) -> "Moments":
         return Moments(self.mass[index], self.mean[index], self.spread[index])
 
-    def joined(self, other: "Moments") -> "Moments":
-        """These intervals and then those of `other`."""
-        pairs = ((self.mass, other.mass), (self.mean, other.mean), (self.spread, other.spread))
-        return Moments(*(np.concatenate(pair) for pair in pairs))
+    def joined(self, *others: "Moments") -> "Moments":
+        """These intervals and then those of the others."""
+        columns = zip(*((part.mass, part.mean, part.spread) for part in (self, *others)), strict=True)
+        return Moments(*map(np.concatenate, columns))
 
     def merged(self, groups: Indices, count: int) -> "Moments":
         """The moments of unions of intervals: `groups[i]` in 0..count-1 says where interval i goes."""
@@ -59,7 +60,10 @@ class Moments:
 class Source(Protocol):
     """Computes moments. Intervals are (lo, hi], each inside one run of the curve."""
 
-    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> Moments:
+        """The moments."""
+
+    def doubted(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
         """The moments, and for each interval a bound on the error of ∫ (f' - y)² w, for any y in the focus."""
 
     def focus(self, low: float, high: float) -> None:
@@ -83,21 +87,34 @@ class Quadrature:
         self.reach = (high - low) / 2  # |y - centre| for any y between
         self.centre = low + self.reach
 
-    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> Moments:
         with np.errstate(all="ignore"):  # an unbounded f' is refused later, by the ranges
+            return self._moments(*self._rule(lo, hi, runs, _ROOTS, _WEIGHTS))
+
+    def doubted(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        parts = [self._doubted(lo[part], hi[part], runs[part]) for part in chunks(len(lo))]
+        moments, doubts = zip(*parts, strict=True)
+        return Moments.joined(*moments), np.concatenate(doubts)
+
+    def _doubted(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        with np.errstate(all="ignore"):
             masses, values, sums = self._rule(lo, hi, runs, _ROOTS, _WEIGHTS)
             *_, check = self._rule(lo, hi, runs, _CHECK_ROOTS, _CHECK_WEIGHTS)
             mass, first, second = np.abs(sums - check)
-            mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
-            spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
-            moments = Moments(sums[0], mean + self.centre, spread)
-            return moments, DOUBT * (second + 2 * self.reach * first + self.reach**2 * mass)
+            doubt: Array = DOUBT * (second + 2 * self.reach * first + self.reach**2 * mass)
+            return self._moments(masses, values, sums), doubt
+
+    def _moments(self, masses: Array, values: Array, sums: Array) -> Moments:
+        """The moments that a rule gives."""
+        mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
+        spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
+        return Moments(sums[0], mean + self.centre, spread)
 
     def _rule(self, lo: Array, hi: Array, runs: Indices, roots: Array, weights: Array) -> tuple[Array, Array, Array]:
         """Masses and f' - centre at the nodes of a rule; the sums of w, (f' - centre) w and (f' - centre)² w."""
         half = (hi - lo)[:, None] / 2
         points = lo[:, None] + half * (1 + roots)
-        values = self.curve.derivatives(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
+        values = self.curve.derivatives(points, runs) - self.centre
         masses = half * weights * self.density(points)
         sums = np.stack([masses.sum(axis=1), (masses * values).sum(axis=1), (masses * values**2).sum(axis=1)])
         return masses, values, sums
@@ -143,7 +160,7 @@ class Samples:
         last = np.searchsorted(self.points, hi, side="right")
         return [slice(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
-    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> Moments:
         moments = Moments(np.zeros_like(lo), np.zeros_like(lo), np.zeros_like(lo))
         # A loop, for reduceat cannot sum an empty slice, and differences of cumulative sums would cancel.
         for i, part in enumerate(self._slices(lo, hi)):
@@ -152,7 +169,10 @@ class Samples:
                 moments.mass[i] = mass.sum()
                 moments.mean[i] = values[0] + (mass * (values - values[0])).sum() / moments.mass[i]
                 moments.spread[i] = (mass * (values - moments.mean[i]) ** 2).sum()
-        return moments, np.zeros_like(lo)
+        return moments
+
+    def doubted(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        return self.moments(lo, hi, runs), np.zeros_like(lo)
 
     def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
         centre, width = np.zeros_like(lo), np.zeros_like(lo)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fitting.activations.balls import above
 from fitting.activations.tape import Array, Tape
+from fitting.fewbit.chunks import chunks
 from fitting.fewbit.curve import Run
 
 POINTS = 20  # N
@@ -71,15 +72,22 @@ class Panels:
 
     def at(self, points: Array, panels: NDArray[np.int64]) -> Array:
         """g at each of `points`, which lie in these panels, to their `radius`."""
-        return self._sum((points - self.centre[panels]) / self.half[panels], panels)
+        return _sum(self._terms(panels), (points - self.centre[panels]) / self.half[panels])
 
     def means(self, lo: Array, hi: Array, panels: NDArray[np.int64]) -> Array:
         """The mean of g over each [lo, hi], which lies in one panel, to its `radius`."""
-        first, last = ((end - self.centre[panels]) / self.half[panels] for end in (lo, hi))
         total = np.zeros_like(lo)
-        for node, weight in zip(*gauss(), strict=True):
-            total += weight * self._sum(first + (last - first) * node, panels)
+        for part in chunks(len(lo)):
+            at, terms = panels[part], self._terms(panels[part])
+            first, last = ((end[part] - self.centre[at]) / self.half[at] for end in (lo, hi))
+            for node, weight in zip(*gauss(), strict=True):
+                total[part] += weight * _sum(terms, first + (last - first) * node)
         return total
+
+    def _terms(self, panels: NDArray[np.int64]) -> Array:
+        """The coefficients of these panels, a row for each degree."""
+        terms: Array = self.coefficients.T[:, panels]
+        return terms
 
     def parts(self, lo: Array, hi: Array) -> Parts:
         """Cells [lo, hi] that follow each other over the whole interval, cut at the ends of panels."""
@@ -96,14 +104,15 @@ class Panels:
         radii = self.radius[panels] + 16 * EPS * reach
         return mean, np.bincount(owner, share * radii).astype(np.float64)
 
-    def _sum(self, t: Array, panels: NDArray[np.int64]) -> Array:
-        terms = self.coefficients.T
-        before, now = np.ones_like(t), t
-        total: Array = terms[0][panels] + terms[1][panels] * t
-        for row in terms[2:]:
-            before, now = now, 2 * t * now - before
-            total += row[panels] * now
-        return total
+
+def _sum(terms: Array, t: Array) -> Array:
+    """The sum of terms[k] * T_k(t)."""
+    before, now = np.ones_like(t), t
+    total: Array = terms[0] + terms[1] * t
+    for row in terms[2:]:
+        before, now = now, 2 * t * now - before
+        total += row * now
+    return total
 
 
 def on_balls(tape: Tape) -> Function:

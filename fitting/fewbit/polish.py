@@ -13,7 +13,7 @@ import flint
 import numpy as np
 
 from fitting.activations.tape import Array
-from fitting.fewbit.curve import Curve
+from fitting.fewbit.curve import Curve, Run
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.refine import jacobian, solved
 from fitting.fewbit.steps import Steps, tidy
@@ -58,11 +58,14 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
     """Borders and levels of the stationary point next to `steps`; None where Newton's method finds none."""
     curve = measure.curve
     derivative_matrix = jacobian(measure, steps)
+    settled = SETTLED * (curve.hi - curve.lo)
     with flint.ctx.workprec(PRECISION):
         levels = [flint.arb(value) for value in steps.levels]
         borders = [flint.arb(value) for value in steps.borders]
         for _ in range(ROUNDS):
-            borders = [_crossing(curve, steps, levels, i, at) for i, at in enumerate(borders)]
+            runs = [curve.runs[i] for i in curve.run_at(np.array([float(at) for at in borders]))]
+            middles = [(levels[a] + levels[b]) / 2 for a, b in pairwise(steps.codes)]
+            borders = [_crossing(*border, settled) for border in zip(runs, middles, borders, strict=True)]
             means = _means(curve, steps, borders, levels)
             residual = [mean - level for mean, level in zip(means, levels, strict=True)]
             worst = max(float(abs(value)) for value in residual)
@@ -82,17 +85,14 @@ def _rounded(value: Any, scale: float) -> float:
     return 0.0 if abs(value) < ZERO * scale else float(value)
 
 
-def _crossing(curve: Curve, steps: Steps, levels: list[Any], i: int, at: Any) -> Any:
-    """Border i, moved to where f' equals the middle of its two levels; a border at a jump stays there."""
-    point = float(at)
-    run = curve.runs[int(curve.run_at(np.array([point]))[0])]
-    if point in (run.lo, run.hi) or run.flat:
+def _crossing(run: Run, middle: Any, at: Any, settled: float) -> Any:
+    """A border, moved to where f' equals the middle of its two levels; a border at a jump stays there."""
+    if float(at) in (run.lo, run.hi) or run.flat:
         return at
-    middle = (levels[steps.codes[i]] + levels[steps.codes[i + 1]]) / 2
     for _ in range(3):
         step = ((run.piece.d1.arb(at) - middle) / run.piece.d2.arb(at)).mid()
         at = (at - step).mid()
-        if abs(step) < SETTLED * (curve.hi - curve.lo):
+        if abs(step) < settled:
             break
     return at
 
@@ -105,9 +105,10 @@ def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) ->
         inner = sorted(at for at in exact if run.lo < at < run.hi)
         edges = [flint.arb(run.lo), *(exact[at] for at in inner), flint.arb(run.hi)]
         codes = steps.codes[np.searchsorted(list(exact), [*inner, run.hi], side="left")]
-        for (lo, hi), code in zip(pairwise(edges), codes, strict=True):
+        values = map(run.piece.f.arb, edges)
+        for (lo, hi), (first, last), code in zip(pairwise(edges), pairwise(values), codes, strict=True):
             length[code] += hi - lo
-            total[code] += run.piece.f.arb(hi) - run.piece.f.arb(lo)
+            total[code] += last - first
     return [(t / n).mid() if n > 0 else y for t, n, y in zip(total, length, levels, strict=True)]
 
 

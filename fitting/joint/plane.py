@@ -151,7 +151,7 @@ class Plane:
         self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
 
     def points(self, x: Array, runs: Indices) -> Array:
-        """(f', sqrt(λ) f) at `x`, each evaluated on its run of `runs`: one axis more, of length 2."""
+        """(f', sqrt(λ) f) at `x`, each row evaluated on its run of `runs`: one axis more, of length 2."""
         return np.stack([self.curve.derivatives(x, runs), self.root * self.curve.values(x, runs)], axis=-1)
 
     def tangents(self, x: Array, runs: Indices) -> Array:
@@ -177,8 +177,7 @@ class Plane:
         """x, mass (n, m) and point (n, m, 2) at the m nodes of a rule on n intervals, each inside a run."""
         half = (hi - lo)[:, np.newaxis] / 2
         x = lo[:, np.newaxis] + half * (1 + rule[0])
-        runs = np.broadcast_to(self.curve.run_at(hi)[:, np.newaxis], x.shape)
-        return x, half * rule[1] * self.density(x), self.points(x, runs)
+        return x, half * rule[1] * self.density(x), self.points(x, self.curve.run_at(hi))
 
     def _rule(self, lo: Array, hi: Array, rule: tuple[Array, Array]) -> tuple[Moments, tuple[Array, Array, Array]]:
         """The moments, and the sums of w, (curve - centre) w and |curve - centre|² w that the rule gives."""

@@ -10,7 +10,7 @@ from fitting.fewbit.report import KIND_NAMES
 from fitting.words import counted
 from notebooks.gallery.c_array import as_c, branch_names
 from notebooks.gallery.curves import window
-from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
+from notebooks.gallery.fits import MOST_BITS, Coded, FewBit, Fit, InvAct, Joint
 from notebooks.gallery.latex import as_latex
 from notebooks.gallery.markup import render
 from notebooks.gallery.numbers import DOWN, MUCH, UP, percent, short
@@ -60,8 +60,15 @@ def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
         "key": _key(fit),
         "branches": _branches(fit.document["solution"]) if isinstance(fit, InvAct) else (),
         "details": _details(fit),
-        "texts": [("json", "JSON", fit.text), ("tex", "LaTeX", as_latex(fit)), ("c", "C array", as_c(fit))],
+        "texts": _texts(fit),
     }
+
+
+def _texts(fit: Fit) -> list[tuple[str, str, str]]:
+    """The texts to copy: ending, name, text."""
+    if isinstance(fit, Coded) and fit.kept_bits > MOST_BITS:
+        return []
+    return [("json", "JSON", fit.text), ("tex", "LaTeX", as_latex(fit)), ("c", "C array", as_c(fit))]
 
 
 @singledispatch

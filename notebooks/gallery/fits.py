@@ -13,6 +13,9 @@ from fitting.provenance import own_params
 from fitting.words import counted
 
 DTYPES = ("bfloat16", "float16", "float32")
+# Of tables on cards, and of joint codes with texts to copy. Texts have a line for each interval, up to 512: those of 5
+# to 8 bits would be two thirds of the page, which phones must load. Programs read them from the files.
+MOST_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,11 @@ class Coded(Fit):
     @property
     def kept_bits(self) -> int:
         return int(self.document["options"]["bits"])
+
+    @property
+    def gap(self) -> float:
+        """How far the proven bound is below the error, in parts of the error."""
+        return float(self.document["error"]["gap"])
 
     @property
     def kind(self) -> str:

@@ -1,5 +1,6 @@
 """HTML by the Jinja templates beside this file, and elements of SVG as text."""
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ def _source(name: str) -> str:
     return text if name == "page.html" else "".join(map(str.strip, text.splitlines()))
 
 
+def between_tags(text: str) -> Markup:
+    """A text that stands between tags, where quotes may stay: JSON has many."""
+    return Markup(html.escape(text, quote=False))
+
+
 _TEMPLATES = Environment(
     loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
 )
+_TEMPLATES.filters["between_tags"] = between_tags
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:

@@ -8,9 +8,11 @@ from markupsafe import Markup
 from coefficients.command import Misuse
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import window
+from notebooks.gallery.fits import MOST_BITS
 from notebooks.gallery.markup import HERE, render
 from notebooks.gallery.pictures import thumbnail
-from notebooks.gallery.shelves import MOST_BITS, Shelf, shelves
+from notebooks.gallery.proofs import proof_pictures
+from notebooks.gallery.shelves import Shelf, shelves
 from notebooks.gallery.table import table
 
 NOTEBOOKS = {
@@ -48,6 +50,7 @@ def page(
         notebooks=_notebooks(beside),
         most_bits=MOST_BITS,
         cards=cards,
+        proofs=proof_pictures(shown),
         table=table(shown),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,19 @@ from fitting.activations import Activation
 from fitting.activations.catalogue import CATALOGUE
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
-from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
-
-# Of the tables and joint codes on the page. Texts to copy have a line for each interval, up to 512: those of 5 to 8
-# bits would be two thirds of the page, which phones must load. Programs read them from the files.
-MOST_BITS = 4
+from notebooks.gallery.fits import MOST_BITS, FewBit, Fit, InvAct, Joint, Published
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """All fits of one function with the same parameters; `id`: a unique name."""
+    """All fits of one function with the same parameters; `id`: a unique name.
+
+    `others`: tables of more than `MOST_BITS` bits, which have no place on the card.
+    """
 
     id: str
     fits: tuple[Fit, ...]
+    others: tuple[FewBit, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,8 +62,8 @@ class Shelf:
 def shelves(root: Path | None = None) -> list[Shelf]:
     """The shelves of the fits below root (default: the packaged ones).
 
-    Sorted by name, those whose f' is a step function last, as few bits hold it exactly. Tables and joint codes of more
-    than `MOST_BITS` bits are left out.
+    Sorted by name, those whose f' is a step function last, as few bits hold it exactly. Functions with nothing but
+    tables of more than `MOST_BITS` bits are left out.
 
     Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
     """
@@ -70,8 +71,6 @@ def shelves(root: Path | None = None) -> list[Shelf]:
     for entry in available(root):
         document = load(entry.path)
         kind = _class(document)
-        if issubclass(kind, Coded) and document["options"]["bits"] > MOST_BITS:
-            continue
         function = document["function"]
         shelf = by_function.setdefault(entry.function, {}).setdefault(
             (function["expr"], *sorted(function["params"].items())), []
@@ -81,11 +80,17 @@ def shelves(root: Path | None = None) -> list[Shelf]:
         shelf.append(kind(entry, text, document, activation))
     # Further shelves of a function get a number after a minus sign, which no function's name has.
     made = [
-        Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
+        Shelf(f"{name}-{i}" if i > 1 else name, _arranged(shown), tuple(others))
         for name, like in sorted(by_function.items())
-        for i, fits in enumerate(sorted(like.values(), key=_unusual), 1)
+        for i, (shown, others) in enumerate(filter(itemgetter(0), map(_parted, sorted(like.values(), key=_unusual))), 1)
     ]
     return sorted(made, key=lambda shelf: shelf.activation.step_values is not None)
+
+
+def _parted(fits: Sequence[Fit]) -> tuple[list[Fit], list[FewBit]]:
+    """The fits that cards show, and the others."""
+    others = [fit for fit in fits if isinstance(fit, FewBit) and fit.kept_bits > MOST_BITS]
+    return [fit for fit in fits if fit not in others], others
 
 
 def _class(document: dict[str, Any]) -> type[Fit]:

@@ -45,13 +45,24 @@ class Panel:
         d = "".join(path(thinned(self.at(x[run], y[run]))) for run in runs)
         self.inside.append(tag("path", class_=kind, d=d))
 
-    def drawn(self, across: str, up: str, labelled: bool = True) -> Markup:
-        """The panel with its curves. across, up: titles of the axes; labelled: whether the x axis has numbers."""
+    def bars(self, x: Array, y: Array, width: float, kind: str) -> None:
+        """A bar from the bottom of the panel to each y, `width` wide, all in one path."""
+        ends = zip(self.at(x - width / 2, y), self.at(x + width / 2, y), strict=True)
+        bottom = _tenth(self.top + self.height)
+        bars = (f"M{_tenth(left)} {bottom}V{_tenth(top)}H{_tenth(right)}V{bottom}z" for (left, top), (right, _) in ends)
+        self.inside.append(tag("path", class_=kind, d="".join(bars)))
+
+    def drawn(self, across: str, up: str, labelled: bool = True, upright: bool = True) -> Markup:
+        """The panel with its curves.
+
+        across, up: titles of the axes; labelled: whether the x axis has numbers; upright: whether it has grid lines.
+        """
         bottom = self.top + self.height
         parts = []
         for value in ticks(*self.x, least=4):
             place = self.at(np.array([value]), np.array(self.y[:1]))[0, 0]
-            parts.append(_line(place, self.top, place, bottom, "axis" if value == 0 else "grid"))
+            if upright:
+                parts.append(_line(place, self.top, place, bottom, "axis" if value == 0 else "grid"))
             if labelled:
                 parts.append(_word(place, bottom + 13, short(value), "middle"))
         for value in decades(*self.y) if self.logarithmic else ticks(*self.y):
@@ -71,12 +82,16 @@ def picture(title: str, id_: str, height: float, *panels: Markup) -> Markup:
 
 
 def path(points: Array) -> str:
-    """Points as the data of a path, in tenths of a unit, relative to the previous point, which is shorter."""
+    """Points as the data of a path, in tenths of a unit, relative to the previous point and without what can be left
+    out: zeros before a point, spaces before a sign."""
     tenths = np.rint(points * 10).astype(int)
     moves = np.diff(tenths, axis=0)
     moves = moves[np.any(moves != 0, axis=1)]
     start = f"M{tenths[0, 0] / 10:g} {tenths[0, 1] / 10:g}"
-    return start + ("l" + " ".join(f"{a / 10:g} {b / 10:g}" for a, b in moves) if len(moves) else "h.1")
+    if not len(moves):
+        return start + "h.1"
+    words = " ".join(f"{a / 10:g} {b / 10:g}" for a, b in moves)
+    return f"{start}l{words}".replace(" -", "-").replace("l0.", "l.").replace(" 0.", " .").replace("-0.", "-.")
 
 
 def thinned(points: Array) -> Array:

@@ -29,7 +29,7 @@ COLUMNS = (
     ("Instr.", "InvAct: instructions an element"),
     ("Version", None),
 )
-WORDS = 3  # the first columns, which hold words
+WORDS = 3  # the first columns, which hold words; the style sheet aligns the others on the right
 CLOSE = 4  # digits of numbers that differ by thousandths
 
 

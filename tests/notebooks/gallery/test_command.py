@@ -110,7 +110,7 @@ def test_no_files(tmp_path):
 
 def test_no_files_that_are_shown(tmp_path):
     (tmp_path / "data" / "gelu").mkdir(parents=True)
-    shutil.copy(DATA / "gelu" / "joint-7bit.v1.json", tmp_path / "data" / "gelu")
+    shutil.copy(DATA / "gelu" / "fewbit-7bit.v1.json", tmp_path / "data" / "gelu")
     with pytest.raises(Misuse, match=r"no coefficient files in .*data that the page shows"):
         main(["--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")])
 

@@ -27,18 +27,18 @@ def assert_seen(tab, function: str, label: str) -> None:
 def test_an_address_leads_to_its_fit(visit, gallery, width):
     tab = visit(viewport={"width": width, "height": 800})
     tab.goto("about:blank")
-    tab.goto(f"{gallery.as_uri()}#gelu-fewbit-5bit.v1")
-    assert_seen(tab, "gelu", "few-bit, 5 bits")
+    tab.goto(f"{gallery.as_uri()}#gelu-fewbit-4bit.v1")
+    assert_seen(tab, "gelu", "few-bit, 4 bits")
     tab.evaluate("location.hash = 'silu-invact-float32.v1'")
     assert_seen(tab, "silu", "InvAct, float32")
     tab.go_back()
-    assert_seen(tab, "gelu", "few-bit, 5 bits")
-    assert tab.url.endswith("#gelu-fewbit-5bit.v1")
+    assert_seen(tab, "gelu", "few-bit, 4 bits")
+    assert tab.url.endswith("#gelu-fewbit-4bit.v1")
 
 
 def test_an_address_that_the_filter_hides_ends_it(visit):
     tab = visit()
-    for address, label in (("gelu", "few-bit, 3 bits"), ("gelu-fewbit-5bit.v1", "few-bit, 5 bits")):
+    for address, label in (("gelu", "few-bit, 3 bits"), ("gelu-fewbit-4bit.v1", "few-bit, 4 bits")):
         tab.fill("#page-filter", "tanhshrink")
         assert not tab.locator("#gelu").is_visible()
         tab.evaluate("(hash) => { location.hash = hash }", address)

@@ -5,7 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from notebooks.gallery.markup import render, tag
+from notebooks.gallery.markup import between_tags, render, tag
 from notebooks.gallery.numbers import percent, short
 from notebooks.gallery.svg import SEEN, Panel, decades, path, thinned, ticks
 
@@ -14,6 +14,10 @@ def test_text_is_escaped_and_markup_is_not():
     assert tag("text", "<script>&", Markup("<b>x</b>")) == "<text>&lt;script&gt;&amp;<b>x</b></text>"
     assert tag("path", d='"><script>') == '<path d="&#34;&gt;&lt;script&gt;"/>'
     assert tag("g", tag("title", "<")) == "<g><title>&lt;</title></g>"
+
+
+def test_quotes_may_stay_between_tags():
+    assert between_tags('{"a": "<&>"}') == '{"a": "&lt;&amp;&gt;"}'
 
 
 def test_attributes():

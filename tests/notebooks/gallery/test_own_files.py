@@ -79,7 +79,7 @@ def test_a_joint_code_alone_is_shown(root):
     assert re.findall(r'<input type="radio".*?>', card)[0].count(" checked") == 1
     (said,) = re.findall("<dt>sum</dt><dd>(.*?)</dd>", card)
     assert " + 2 · " in said
-    assert "tanh&#39; and tanh by one code, 1 bit, lambda=2.0: 2 intervals, lambda 2;" in card
+    assert "tanh' and tanh by one code, 1 bit, lambda=2.0: 2 intervals, lambda 2;" in card
 
 
 def test_numbers_that_are_no_float_have_no_float_array(root):
