@@ -20,12 +20,26 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+# Blocks of commands that another block has, too, with other values of the same options.
+REPEATS = {
+    "docs/add_function-0": "docs/fitters-0",
+    "docs/activations-1": "docs/fitters-0",
+    "docs/kernels-1": "docs/codegen-0",
+    "docs/joint-1": "docs/fewbit-0",
+    "docs/performance-1": "docs/codegen-1",
+}
+
+
 def blocks(language: str) -> list[object]:
-    return [
-        pytest.param(body, id=f"{page.relative_to(ROOT).with_suffix('')}-{number}")
+    found = {
+        f"{page.relative_to(ROOT).with_suffix('')}-{number}": body
         for page in PAGES
         for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
         if block_language == language
+    }
+    return [
+        pytest.param(body, id=name, marks=[pytest.mark.slow, pytest.mark.repeats] if name in REPEATS else [])
+        for name, body in found.items()
     ]
 
 
@@ -95,6 +109,7 @@ def test_every_field_of_a_coefficient_file_is_explained() -> None:
 
 def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
+    assert {*REPEATS, *REPEATS.values()} <= {block.id for block in blocks("sh")}
     indented = [
         page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)
     ]

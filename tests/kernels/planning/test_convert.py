@@ -69,6 +69,7 @@ def test_a_budget_that_the_model_is_within() -> None:
     assert "within the budget as it is" in str(report)
 
 
+@pytest.mark.slow
 def test_a_plan_in_another_process(tmp_path: Path) -> None:
     """Gives the same gradient there, bit by bit."""
     model, inputs = text(1)
