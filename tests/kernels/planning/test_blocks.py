@@ -113,6 +113,7 @@ class Counting(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_blocks_that_cannot_run_again() -> None:
     """As those with a cache: codes alone are planned, or nothing."""
     torch.manual_seed(0)

@@ -34,6 +34,7 @@ def test_a_share_of_what_is_kept(name: str, share: float) -> None:
     assert saved_bytes(model, *inputs) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_bytes_at_the_peak(name: str) -> None:
     model, inputs = NETS[name]()
