@@ -32,7 +32,7 @@ REPEATS = {
 
 
 def blocks(language: str) -> list[object]:
-    found = {
+    bodies = {
         f"{page.relative_to(ROOT).with_suffix('')}-{number}": body
         for page in PAGES
         for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
@@ -40,7 +40,7 @@ def blocks(language: str) -> list[object]:
     }
     return [
         pytest.param(body, id=name, marks=[pytest.mark.slow, pytest.mark.repeats] if name in REPEATS else [])
-        for name, body in found.items()
+        for name, body in bodies.items()
     ]
 
 

@@ -65,8 +65,9 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 # Inductor takes ten times as long as aot_eager: in CI it compiles two methods here, one that saves bits and one that
 # saves f', and the other two, with fixed sizes, in the functions below.
 OF_MODULES = [
-    (method, *how)
-    for method, how in itertools.product(METHODS, [("aot_eager", False), ("aot_eager", True), ("inductor", True)])
+    (method, backend, dynamic)
+    for method in METHODS
+    for backend, dynamic in (("aot_eager", False), ("aot_eager", True), ("inductor", True))
 ]
 OF_FUNCTIONS = list(itertools.product(METHODS, ["aot_eager", "inductor"]))
 BY_INDUCTOR = ("fewbit", "forward-ad")
