@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import numpy as np
 import pytest
@@ -45,8 +46,9 @@ def test_every_shipped_bound_is_proven(name):
     assert prove(load(DATA / name), silent) == ([], [])
 
 
+# A second or two for each bound that is proven: one smooth function, and one whose f' jumps.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", in_ci(SOME, re.compile(r"gelu|selu").match))
 def test_no_bound_above_the_best_error_is_proven(name):
     """Not the error itself, nor one a little above; the bound that is proven instead is below it, and near."""
     good = load(DATA / name)
