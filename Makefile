@@ -6,7 +6,8 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
 # A process for each core; tests that stand together run in one of them, which makes once what they share.
-PYTEST = $(PY) -m pytest -n auto --dist worksteal
+# Bytecode is kept, whatever the environment says: else each process of each run rewrites all tests anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
 .PHONY: help demo test test-rest test-all programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
 .DELETE_ON_ERROR:

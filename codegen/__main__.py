@@ -19,6 +19,7 @@ from pathlib import Path
 
 from codegen import generated, standalone
 from codegen.costs import as_table
+from codegen.elements import in_dtype
 from codegen.inspect import inspect
 from codegen.standalone import Request
 from codegen.subject import Subject, of_catalogue, of_one
@@ -102,7 +103,7 @@ def _request(options: argparse.Namespace, subject: Subject, document: Document |
         raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {made.name}")
     out = ("-o", "--out")
     shown = [word for i, word in enumerate(words) if word not in out and words[i - 1] not in out]
-    return Request(subject, made, dtype, ("python", "-m", "codegen", *shown))
+    return Request(in_dtype(subject, dtype), made, dtype, ("python", "-m", "codegen", *shown))
 
 
 def _emit_all() -> int:

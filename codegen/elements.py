@@ -118,7 +118,7 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
             return _from_output(writer, doc, 2)
         names = tuple(Symbol(name, real=True) for name in subject.activation.params)
         formula = parse_formula(closed.formula, (Y, *names)).xreplace(
-            _values(subject, dtype if closed.rounded else None)
+            _values(subject, dtype if closed.rounded_for else None)
         )
         writer.give(passes.derivative(formula))
         return _from_output(writer, doc)
@@ -203,6 +203,15 @@ def _writer(target: str, branch: dict[str, Any]) -> Writer:
 def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
     if branch["variable"] is not None:
         writer.assign("s", _formula(branch, "variable"))
+
+
+def in_dtype(subject: Subject, dtype: str) -> Subject:
+    """The subject as the dtype has it: its numbers are rounded where PyTorch's own function rounds parameters."""
+    closed, activation = CLOSED.get(subject.name), subject.activation
+    if closed is None or closed.rounded_for != "x":
+        return subject
+    rounded = {name: _nearest(value, dtype) for name, value in activation.params.items()}
+    return replace(subject, activation=replace(activation, params=rounded))
 
 
 def _closed(subject: Subject) -> Closed | None:

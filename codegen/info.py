@@ -30,7 +30,7 @@ def info(subject: Subject) -> FunctionInfo:
         name=subject.name,
         parameters=dict(subject.activation.params),
         lower_limits=dict(closed.at_least or {}) if closed else {},
-        rounds_parameters=bool(closed and closed.rounded),
+        rounded_for=closed.rounded_for if closed else "",
         rounds_once=elements.rounds_once(subject),
         branches=2 if two else 1,
         minimum=float(minimum) if isfinite(minimum) else None,
@@ -74,7 +74,7 @@ def _entry(subject: Subject) -> list[str]:
     names = [function.name for function in triton_functions(subject) if function.name.startswith(_ELEMENTS)]
     lines = [f"    {subject.name!r}: FunctionInfo("]
     for field in (
-        "name", "parameters", "lower_limits", "rounds_parameters", "rounds_once", "branches", "minimum",
+        "name", "parameters", "lower_limits", "rounded_for", "rounds_once", "branches", "minimum",
         "bounded_derivative", "tables",
     ):  # fmt: skip
         lines.append(f"        {field}={getattr(function_info, field)!r},")

@@ -3,7 +3,6 @@
 import shlex
 
 from codegen import elements, template
-from codegen.closed import CLOSED
 from codegen.function import Function, quotable
 from codegen.module import primitive_function, primitives, torch_texts
 from codegen.options import TARGETS
@@ -79,12 +78,17 @@ def _triton(request: Request) -> str:
     texts += source.helpers("\n".join(kernels)) + kernels
     notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128."]
     notes += [f"params: ({', '.join(free)},), by default {_defaults(request)}."] if free else []
-    closed = CLOSED.get(request.subject.name)
-    if free and closed is not None and closed.rounded and request.spec.storage is OUTPUT:
-        notes.append(f"They must be numbers of {request.dtype}, as y is compared with them.")
-    notes += limits
+    notes += _notes_on_rounding(request) + limits
     imports = "import triton\nimport triton.language as tl"
     return _header(request, notes) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+
+
+def _notes_on_rounding(request: Request) -> list[str]:
+    """What free parameters must be, where they are compared as the dtype holds them."""
+    if not request.subject.parameters or not request.method.rounds_parameters(request.spec.function):
+        return []
+    reason = "y is compared with them" if request.spec.function.rounded_for == "y" else "PyTorch's function rounds them"
+    return [f"params must be numbers of {request.dtype}, as {reason}."]
 
 
 def _cut(request: Request) -> tuple[float, ...] | None:
@@ -188,4 +192,4 @@ def _torch(request: Request) -> str:
         f"    return (wide * {derivative}).to(grad.dtype)"
     )
     imports = "import torch\nfrom torch import Tensor" if storage.packed else "import torch"
-    return _header(request, limits) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+    return _header(request, _notes_on_rounding(request) + limits) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"

@@ -157,7 +157,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
 
 
 def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
-    """The parameters for the kernel; rounded to the dtype if it compares the stored y with them.
+    """The parameters for the kernel; rounded to the dtype if `Method.rounds_parameters` says so.
 
     Raises
     ------

@@ -6,13 +6,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.report import PAGES as MEASURED
 from benchmarks.report import rendered
+from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,12 +21,26 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+# Blocks of commands that another block has, too, with other values of the same options.
+REPEATS = {
+    "docs/add_function-0": "docs/fitters-0",
+    "docs/activations-1": "docs/fitters-0",
+    "docs/kernels-1": "docs/codegen-0",
+    "docs/joint-1": "docs/fewbit-0",
+    "docs/performance-1": "docs/codegen-1",
+}
+
+
 def blocks(language: str) -> list[object]:
-    return [
-        pytest.param(body, id=f"{page.relative_to(ROOT).with_suffix('')}-{number}")
+    bodies = {
+        f"{page.relative_to(ROOT).with_suffix('')}-{number}": body
         for page in PAGES
         for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
         if block_language == language
+    }
+    return [
+        pytest.param(body, id=name, marks=[pytest.mark.slow, pytest.mark.repeats] if name in REPEATS else [])
+        for name, body in bodies.items()
     ]
 
 
@@ -36,36 +51,54 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(words: list[str], folder: Path) -> str:
-    if words[0] == "make":  # a dry run: otherwise it would run the tests within the tests
-        words, folder = [words[0], "-n", *words[1:]], ROOT
-    elif words[0] == "python":
-        words = [sys.executable, *words[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks(environment=ENVIRONMENT) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def strict_forks() -> Iterator[Forks]:
+    """Forks in which a warning is an error."""
+    compiling = "ignore::DeprecationWarning:torch.jit._script"  # of torch itself, whatever is compiled
+    with Forks("-W", "error", "-W", compiling, environment=ENVIRONMENT) as forks:
+        yield forks
+
+
+def run(words: list[str], folder: Path, forks: Forks) -> str:
+    if words[:2] == ["python", "-m"]:
+        status, out, err = forks.module(words[2], words[3:], folder)
+    else:  # a dry run: otherwise it would run the tests within the tests
+        assert words[0] == "make"
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+        status, out, err = done.returncode, done.stdout, done.stderr
+    assert status == 0, err
+    return out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("sh"))
-def test_commands_run(body: str, folder: Path) -> None:
+def test_commands_run(body: str, folder: Path, forks: Forks) -> None:
     for line in body.splitlines():
-        run(shlex.split(line, comments=True), folder)
+        run(shlex.split(line, comments=True), folder, forks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("console"))
-def test_commands_print_what_is_shown(body: str, folder: Path) -> None:
+def test_commands_print_what_is_shown(body: str, folder: Path, forks: Forks) -> None:
     command, _, shown = body.partition("\n")
-    assert run(shlex.split(command.removeprefix("$ ")), folder) == shown
+    assert run(shlex.split(command.removeprefix("$ ")), folder, forks) == shown
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("python"))
-def test_snippets_run(body: str, folder: Path) -> None:
-    compiling = "ignore::DeprecationWarning:torch.jit._script"  # of torch itself, whatever is compiled
-    assert run(["python", "-W", "error", "-W", compiling, "-c", body], folder)
+def test_snippets_run(body: str, folder: Path, strict_forks: Forks) -> None:
+    status, out, err = strict_forks.code(body, folder)
+    assert status == 0, err
+    assert out
 
 
 @pytest.mark.parametrize("page", MEASURED)
@@ -95,6 +128,7 @@ def test_every_field_of_a_coefficient_file_is_explained() -> None:
 
 def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
+    assert {*REPEATS, *REPEATS.values()} <= {block.id for block in blocks("sh")}
     indented = [
         page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)
     ]

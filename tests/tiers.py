@@ -6,6 +6,8 @@ What is marked `repeats` shows on one more case what others show: it is in neith
 """
 
 import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,13 @@ TIERS = ("quick", "rest", "all")
 # that have a turning point and are used most.
 HANDFUL = ("relu", "threshold", "softplus", "gelu", "silu")
 OTHERS = frozenset(functions.names()) - frozenset(HANDFUL)
+
+
+def in_ci(cases: Iterable[Any], shown: Callable[[Any], bool]) -> list[Any]:
+    """The cases of a slow test, tuples for several arguments; those that are not `shown` are repeats."""
+    marks = [pytest.mark.slow, pytest.mark.repeats]
+    values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [pytest.param(*arguments, marks=[] if shown(case) else marks) for case, arguments in values]
 
 
 def is_quick(item: pytest.Item) -> bool:

@@ -70,7 +70,7 @@ class FromOutput(Method):
         return function.lower_limits
 
     def rounds_parameters(self, function: FunctionInfo) -> bool:
-        return function.rounds_parameters
+        return function.rounded_for in ("x", "y")
 
     def arguments(self) -> dict[str, Any]:
         return {"method": self.name, **({"bits": self.bits} if self.bits > 1 else {})}

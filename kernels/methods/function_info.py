@@ -18,8 +18,9 @@ class FunctionInfo:
         Their names and defaults, in the order in which kernels take them.
     lower_limits
         Of parameters: below them the output does not determine f'.
-    rounds_parameters
-        Whether kernels compare y with parameters, which are rounded to the dtype of y for that.
+    rounded_for
+        What is compared with parameters that are rounded to its dtype: "x", by kernels of all methods, as PyTorch's
+        own function does it; "y", which is cut off at them, by kernels that take f' from it; or "".
     rounds_once
         Whether forward in PyTorch rounds its result only, in each dtype.
     branches
@@ -39,7 +40,7 @@ class FunctionInfo:
     name: str
     parameters: Mapping[str, float]
     lower_limits: Mapping[str, float]
-    rounds_parameters: bool
+    rounded_for: str
     rounds_once: bool
     branches: int
     minimum: float | None

@@ -109,8 +109,8 @@ class Method(ABC):
         return dtype
 
     def rounds_parameters(self, function: FunctionInfo) -> bool:
-        """Whether kernels take parameters rounded to the dtype of y."""
-        return False
+        """Whether kernels take parameters rounded to the dtype of the tensor."""
+        return function.rounded_for == "x"
 
     def arguments(self) -> dict[str, Any]:
         """The method as `kernels.functional` and `kernels.modules` take it."""

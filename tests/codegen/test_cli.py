@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from codegen import generated
 from codegen.__main__ import run
 from coefficients.store import DATA
 from fitting.activations import names
+from tests.codegen.run import module
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +32,17 @@ def test_emit_prints_a_module(capsys):
     assert "Coefficients: coefficients/data/silu/invact-bfloat16.v1.json, sha256 " in out
     assert "Made by: python -m codegen emit --fn silu\n" in out
     compile(out, "silu", "exec")
+
+
+def test_hardshrink_rounds_lambd_as_pytorch_does(capsys, tmp_path):
+    words = ("--fn", "hardshrink", "--method", "forward-ad", "--target", "torch")
+    _, text, _ = ask(capsys, "emit", *words, "--param", "lambd=0.1")
+    emitted = module(text, tmp_path)
+    x = torch.tensor([0.1, 0.1006, -0.1], dtype=torch.bfloat16)  # 0.1 is rounded up
+    y, saved = emitted.forward_pass(x)
+    assert torch.equal(y, torch.nn.functional.hardshrink(x, 0.1))
+    assert emitted.backward_pass(torch.ones_like(x), saved).tolist() == [0, 1, 0]
+    assert "params must be numbers of bfloat16, as PyTorch's function rounds them." in ask(capsys, "emit", *words)[1]
 
 
 def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):

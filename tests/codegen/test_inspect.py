@@ -125,6 +125,7 @@ def test_two_bits_beside_the_output_fit_between_the_bytes():
 
 
 @needs_triton
+@pytest.mark.slow
 def test_instructions_are_no_more_than_recorded(compiled):
     rows = slack.load("sm_90")
     for report in compiled[0]:

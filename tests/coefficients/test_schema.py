@@ -1,9 +1,10 @@
 """The shape: schema.json is a valid schema, and our interpreter agrees with the jsonschema package."""
 
 import math
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,12 @@ GOOD = seal(bump_fit(), 1)
 BEYOND = [math.nan, math.inf, -math.inf, 10**400, -(10**5000)]  # not finite in float64
 
 
+def package() -> Any:
+    """jsonschema, imported late: it takes more than a second, and all processes of a run import this module."""
+    return import_module("jsonschema")
+
+
+@cache
 def strict_validator() -> Any:
     """The jsonschema package with the two rules in which we are stricter (see coefficients/schema.py)."""
 
@@ -27,12 +34,9 @@ def strict_validator() -> Any:
     def integer(checker: Any, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
 
-    base = jsonschema.Draft202012Validator
+    base = package().Draft202012Validator
     types = base.TYPE_CHECKER.redefine_many({"number": number, "integer": integer})
-    return jsonschema.validators.extend(base, type_checker=types)(schema())
-
-
-THEIRS = strict_validator()
+    return package().validators.extend(base, type_checker=types)(schema())
 
 
 def accepted(document: Any) -> bool:
@@ -45,7 +49,7 @@ def accepted(document: Any) -> bool:
 
 def test_schema_file_is_a_valid_2020_12_schema() -> None:
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    jsonschema.Draft202012Validator.check_schema(schema())
+    package().Draft202012Validator.check_schema(schema())
 
 
 def test_every_method_has_its_parts() -> None:
@@ -61,8 +65,8 @@ def test_every_method_has_its_parts() -> None:
 def test_both_accept_a_true_document(fit: dict[str, Any]) -> None:
     document = seal(fit, 1)
     assert accepted(document)
-    assert THEIRS.is_valid(document)
-    assert jsonschema.Draft202012Validator(schema()).is_valid(document)
+    assert strict_validator().is_valid(document)
+    assert package().Draft202012Validator(schema()).is_valid(document)
 
 
 JSON = st.recursive(
@@ -97,7 +101,7 @@ def mutated(draw: st.DrawFn) -> Any:
 
 @given(mutated())
 def test_agrees_with_the_jsonschema_package(document: Any) -> None:
-    assert accepted(document) == THEIRS.is_valid(document)
+    assert accepted(document) == strict_validator().is_valid(document)
 
 
 @pytest.mark.parametrize("path", paths(GOOD), ids=lambda path: ".".join(map(str, path)))
@@ -123,7 +127,7 @@ def test_agrees_with_the_jsonschema_package_at_every_field(path: tuple[str | int
         {"a": 1},
     ]
     for document in [without(GOOD, path), *(changed(GOOD, path, value) for value in values)]:
-        assert accepted(document) == THEIRS.is_valid(document), document
+        assert accepted(document) == strict_validator().is_valid(document), document
 
 
 @pytest.mark.parametrize("value", [*BEYOND, True, 1.0, "1", None, [1]], ids=shown)

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 import kernels
 from coefficients import load, store
 from coefficients.document import digest
+from fitting.fewbit.__main__ import run
 from kernels import KernelError, convert, functional
 from kernels.functional import activation
 from kernels.methods.functions import FUNCTIONS
@@ -24,8 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def fit(path: Path, *words: str) -> Path:
     """A few-bit table, made by the command."""
-    command = [sys.executable, "-m", "fitting.fewbit", *words, "--out", str(path), "--quiet"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    assert run([*words, "--out", str(path), "--quiet"]) == 0
     return path
 
 

@@ -116,7 +116,10 @@ def test_values_and_gradients_are_those_of_float64(name, backend):
         grad = data.draw(gradients(x.shape, x.dtype))
         y, dx = both(x.to(backend), grad.to(backend), name, "forward-ad", params)
         exact = x.double().detach().requires_grad_()
-        expected = STOCK[name](exact, *params)
+        numbers = (
+            torch.tensor(params).to(x.dtype).tolist() if name == "hardshrink" else params
+        )  # as PyTorch rounds them
+        expected = STOCK[name](exact, *numbers)
         expected.backward(grad.double())
         # f' and its product with the gradient are rounded to the dtype, each by half a unit; intermediate numbers up to
         # 2 are off by some 16 units of 2**-24 (in float64, 2**-53): f' may be the difference of two.
@@ -135,6 +138,31 @@ def test_values_and_gradients_are_those_of_float64(name, backend):
         assert ((dx.double().cpu() - exact.grad).abs() <= limit).all()
 
     check()
+
+
+# Each but the last is rounded up: the number that it is rounded to is above it, and must count as at it.
+@pytest.mark.parametrize(
+    ("dtype", "lambd"),
+    [
+        (torch.bfloat16, 1.302734375),
+        (torch.bfloat16, 0.1),
+        (torch.float16, 0.7),
+        (torch.float32, 0.1),
+        (torch.float16, 1.3),
+    ],
+)
+@pytest.mark.parametrize("method", ["forward-ad", "invact"])
+def test_hardshrink_rounds_lambd_as_pytorch_does(dtype, lambd, method, backend):
+    near = torch.tensor(lambd, dtype=torch.float64).to(dtype)
+    x = torch.stack([torch.nextafter(near, near.new_tensor(end)) for end in (0, torch.inf)] + [near])
+    x = torch.cat([x, -x])
+    y, dx = both(x.to(backend), torch.ones_like(x).to(backend), "hardshrink", method, (lambd,))
+    stock = x.clone().requires_grad_()
+    expected = STOCK["hardshrink"](stock, lambd)
+    expected.sum().backward()
+    assert torch.equal(y.cpu(), expected.detach())
+    assert torch.equal(dx.cpu(), stock.grad)
+    assert stock.grad.tolist() == [0, 1, 0] * 2
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import kernels
 from kernels import functional
 from tests.kernels.saved import METHODS
+from tests.tiers import in_ci
 
 pytestmark = pytest.mark.usefixtures("afresh")
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -61,14 +62,25 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
-# Inductor takes ten times as long as aot_eager; with fixed sizes it compiles the functions below.
+# Inductor takes ten times as long as aot_eager: in CI it compiles two methods here, one that saves bits and one that
+# saves f', and the other two, with fixed sizes, in the functions below.
+OF_MODULES = [
+    (method, backend, dynamic)
+    for method in METHODS
+    for backend, dynamic in (("aot_eager", False), ("aot_eager", True), ("inductor", True))
+]
+OF_FUNCTIONS = list(itertools.product(METHODS, ["aot_eager", "inductor"]))
+BY_INDUCTOR = ("fewbit", "forward-ad")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "dynamic"), [("aot_eager", False), ("aot_eager", True), ("inductor", True)], ids=str
+    ("method", "backend", "dynamic"),
+    in_ci(OF_MODULES, lambda case: case[1] != "inductor" or case[0] in BY_INDUCTOR),
+    ids=str,
 )
-@each_method
-def test_a_module_is_as_in_eager_and_compiles_once(options: dict, dynamic: bool, backend: str) -> None:
-    net = kernels.GELU(**options)
+def test_a_module_is_as_in_eager_and_compiles_once(method: str, dynamic: bool, backend: str) -> None:
+    net = kernels.GELU(**METHODS[method])
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     assert agree(compiled, net, leaf(37, 53), backend=backend, of_erf=OF_ERF)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -86,18 +98,24 @@ def test_another_shape_compiles_again_if_static() -> None:
 
 
 @pytest.mark.slow
-@each_backend
-@each_method
-def test_functions_are_as_in_eager(options: dict, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "backend"),
+    in_ci(OF_FUNCTIONS, lambda case: case[1] != "inductor" or case[0] not in BY_INDUCTOR),
+)
+def test_functions_are_as_in_eager(method: str, backend: str) -> None:
+    options = METHODS[method]
+
     def run(x: Tensor) -> Tensor:
         return functional.silu(functional.mish(x, **options).t(), **options)
 
     assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), backend=backend)
 
 
+OF_GATES = list(itertools.product(["exact", "invact", "fewbit"], ["aot_eager", "inductor"]))
+
+
 @pytest.mark.slow
-@each_backend
-@pytest.mark.parametrize("method", ["exact", "invact", "fewbit"])
+@pytest.mark.parametrize(("method", "backend"), in_ci(OF_GATES, lambda case: case != ("invact", "inductor")))
 def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
     def run(a: Tensor, b: Tensor) -> Tensor:
         return kernels.swiglu(a, b, method=method)
@@ -126,8 +144,12 @@ OF_DTYPES = [
 ]
 
 
+# In CI each dtype by one of them.
+SHOWN = {("fewbit", torch.bfloat16), ("fewbit", torch.float64), ("invact", torch.float16), *OF_DTYPES[-2:]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "dtype"), OF_DTYPES, ids=str)
+@pytest.mark.parametrize(("method", "dtype"), in_ci(OF_DTYPES, SHOWN.__contains__), ids=str)
 def test_dtypes(method: str, dtype: torch.dtype) -> None:
     net = kernels.GELU(**METHODS[method])
     assert agree(
@@ -142,8 +164,13 @@ OF_LAYOUTS = [
 ]
 
 
+# Inductor compiles six kernels a case.
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "backend", "dynamic"), OF_LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    ("method", "backend", "dynamic"),
+    in_ci(OF_LAYOUTS, lambda case: case != ("invact-precision-bit", "inductor", True)),
+    ids=str,
+)
 def test_layouts(method: str, dynamic: bool, backend: str) -> None:
     net = kernels.GELU(**METHODS[method])
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)

@@ -40,7 +40,7 @@ def mlp(method: str) -> nn.Module:
     return nn.Sequential(first, act, second)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", EXPECTED)
 def test_bytes_of_an_mlp(method: str, backend: str) -> None:
     torch._dynamo.reset()

@@ -1,5 +1,6 @@
 """Methods compiled to plain operations: which ones, the tensors saved for backward, and the ops' results."""
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ import kernels
 from kernels import functional, saved_bytes
 from kernels.functional import activation
 from kernels.methods.functions import FUNCTIONS
+from tests.tiers import in_ci
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
@@ -123,10 +125,18 @@ def test_every_function_gives_what_the_ops_give(options: dict) -> None:
     assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_(), options)
 
 
+NUMBERS = list(itertools.product(TRACED, [torch.float32, torch.bfloat16, torch.float16, torch.float64]))
+OTHER_WIDTHS = ("fewbit-1", "fewbit-4", "fewbit-8")  # the dtype matters to them as to 3 bits and 5
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-@each_traced
-def test_special_values(options: dict, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    in_ci(NUMBERS, lambda case: case[0] not in OTHER_WIDTHS or case[1] == torch.float32),
+    ids=str,
+)
+def test_special_values(method: str, dtype: torch.dtype) -> None:
+    options = TRACED[method]
     assert as_by_ops(kernels.GELU(**options), numbers(dtype), options)
 
 
@@ -185,11 +195,15 @@ def test_any_shape_and_strides(options: dict) -> None:
         assert as_by_ops(net, x.requires_grad_(), options, dynamic=False), x.shape
 
 
+ROWS = [(method, width) for width in (24, 5) for method in TRACED]
+PADDED = ("invact-precision-bit", "fewbit-3")  # whose bits are padded where 8 divides no number of elements
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [24, 5])
-@each_traced
-def test_a_number_of_rows_that_varies(options: dict, width: int) -> None:
+@pytest.mark.parametrize(("method", "width"), in_ci(ROWS, lambda case: case[1] == 24 or case[0] in PADDED))
+def test_a_number_of_rows_that_varies(method: str, width: int) -> None:
     """Compiled once, whether 8 divides the number of elements or not."""
+    options = TRACED[method]
     net = kernels.GELU(**options)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     for rows in (6, 9, 16, 33):
@@ -227,11 +241,16 @@ def test_inductor_saves_no_bits_of_numbers(options: dict, bits: int) -> None:
     assert saved_bytes(torch.compile(net), torch.randn(40, 16).bfloat16()).total == 40 * 64 * 2 + bits * 40 * 64 // 8
 
 
+# One way up to 4 bits, another above, at both of its ends; the shape is padded for all alike.
+DECODED = [(bits, shape) for shape in [(40, 24), (7, 5)] for bits in (1, 3, 4, 5, 8)]
+SHOWN = [(4, (40, 24)), (5, (40, 24)), (8, (40, 24)), (3, (7, 5))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED[f"fewbit-{bits}"] for bits in (1, 3, 4, 5, 8)])
-@pytest.mark.parametrize("shape", [(40, 24), (7, 5)])
-def test_inductor_decodes_what_it_encoded(options: dict, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("bits", "shape"), in_ci(DECODED, SHOWN.__contains__))
+def test_inductor_decodes_what_it_encoded(bits: int, shape: tuple[int, int]) -> None:
     """f' from few bits is not rounded, so gradients are the ops' bit for bit."""
+    options = TRACED[f"fewbit-{bits}"]
     net, x = kernels.GELU(**options), torch.randn(shape, requires_grad=True)
     compiled, plain = both_passes(torch.compile(net), x), both_passes(net, x)
     assert torch.equal(compiled[1], plain[1])

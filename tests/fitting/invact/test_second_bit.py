@@ -148,6 +148,7 @@ def test_the_cut_output_against_brute_force(name, dtype):
         assert other.rms >= two_bits.rms * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_functions_without_a_turn_in_normal_numbers_have_no_cut_output():
     """Of x**2 the numbers next to f(T) = 0 are subnormal."""
     assert second_bit(from_expression("x**2"), "bfloat16", NORMAL) is None

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fitting.joint.plane import Plane
 from fitting.joint.prove import _bound, prove
 from fitting.joint.solve import fit_joint
 from fitting.weights import from_samples, named
+from tests.tiers import in_ci
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/joint-*.json"))
 NAMES = ["gelu", "selu", "hardswish", "threshold"]
@@ -112,8 +114,9 @@ def test_the_bound_holds_on_cells_of_all_sizes_and_comes_near(name: str, bits: i
     assert gain < 0.1 * reached
 
 
+# The time grows with the number of levels, to a minute for 8 bits. GELU shows them up to 5, the others the fewest.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", in_ci(FILES, re.compile(r"gelu/joint-[2-5]|\w+/joint-[23]").match))
 def test_every_shipped_bound_is_proven(name: str) -> None:
     assert prove(load(DATA / name), silent) == ([], [])
 

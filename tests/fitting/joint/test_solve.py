@@ -129,6 +129,7 @@ def total_of(activation: Activation, borders: Array) -> float:
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.sampled_from(["gelu", "mish", "hardswish"]), st.lists(st.floats(-4, 4), min_size=3, max_size=3, unique=True))
 def test_no_borders_beat_the_bound(name: str, borders: list[float]) -> None:

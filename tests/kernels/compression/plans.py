@@ -1,6 +1,7 @@
 """Models to plan for, planned models and what they save, and the errors of gradients."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from kernels import compression, saved_bytes
 from kernels.compression import private
 from kernels.compression.partitioner import CodedPartitioner
-from kernels.planning import Plan
+from kernels.planning import Plan, make_plan
 from tests.kernels.compression.models import Llama
 
 
@@ -17,6 +18,12 @@ def stack(kind: Callable[[], nn.Module] = Llama, layers: int = 2) -> tuple[nn.Mo
     """Layers, and a batch of tensors that are large enough for codes."""
     torch.manual_seed(0)
     return nn.Sequential(*[kind() for _ in range(layers)]), torch.randn(8, 32, 64)
+
+
+@cache
+def planned() -> Plan:
+    """The plan for a layer, made once."""
+    return make_plan(*stack(layers=1), 0.12, compiled=True)
 
 
 def gradient(model: nn.Module, output: Tensor) -> list[Tensor]:

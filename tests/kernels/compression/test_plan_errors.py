@@ -14,15 +14,15 @@ from kernels.planning import front, make_plan
 from kernels.planning.batches import call_of
 from kernels.planning.sensitivity import Trials
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, stack
+from tests.kernels.compression.plans import gradient, off, partitioner, planned, stack
 
 ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
 
 
 def test_what_is_tried_is_what_comes_of_it() -> None:
     """The gradient with codes on trial is that with the codes themselves."""
-    model, x = stack()
-    plan = make_plan(model, x, 0.12, compiled=True)
+    model, x = stack(layers=1)
+    plan = planned()
     exact = gradient(model, model(x))
     coded = gradient(model, run(model, partitioner(plan), (x,), {}))
     trials = Trials()
@@ -34,7 +34,7 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
 
 
 def test_whole_tensors_are_the_exact_gradient() -> None:
-    model, x = stack()
+    model, x = stack(layers=1)
     exact = gradient(model, model(x))
     method = EveryTensor(8)
     whole = type("Whole", (EveryTensor,), {"at": lambda self, site: None})(8)
@@ -44,15 +44,15 @@ def test_whole_tensors_are_the_exact_gradient() -> None:
 
 def test_of_a_stand_in_and_a_loss() -> None:
     """A model on the meta device, with the errors of its stand-in."""
-    model, x = stack()
-    other, _ = stack()
+    model, x = stack(layers=1)
+    other, _ = stack(layers=1)
     labels = torch.randint(64, (8, 32))
 
     def loss(y: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(y.flatten(0, 1), labels.flatten())
 
     with torch.device("meta"):
-        meta = nn.Sequential(Llama(), Llama())
+        meta = nn.Sequential(Llama())
     plan = make_plan(meta, x, 0.12, loss=loss, targets=labels, stand_in=(other, x, labels), compiled=True)
     own = make_plan(model, x, 0.12, loss=loss, targets=labels, compiled=True)
     assert [(site.name, site.whole) for site in plan.sites] == [(site.name, site.whole) for site in own.sites]
@@ -62,7 +62,7 @@ def test_of_a_stand_in_and_a_loss() -> None:
 
 def test_dropout_and_stochastic_rounding() -> None:
     """All backward passes use the same dropout mask; another mask would count as an error."""
-    model, x = stack(lambda: Attention(written=True))
+    model, x = stack(lambda: Attention(written=True), layers=1)
     with on_copies(model):
         tried = CompiledGradients(model, (x,), {}, None, Trials("stochastic"))
         assert tried.error({}) == 0
@@ -99,8 +99,7 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
 
 def test_a_front() -> None:
     model, x = stack(layers=1)
-    plan = make_plan(model, x, 0.12, compiled=True)
-    plans = front(model, x, plan=plan, compiled=True, count=3)
+    plans = front(model, x, plan=planned(), compiled=True, count=3)
     assert [point.name for point in plans.named] == ["stock", "8 bits", "4 bits", "2 bits", "plan"]
     errors = [point.error for point in plans.points]
     assert errors == sorted(errors, reverse=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kernels import KernelError, compression, convert
 from kernels.compression.planning import run
 from kernels.planning import make_plan
-from tests.kernels.compression.plans import partitioner, stack
+from tests.kernels.compression.plans import partitioner, planned, stack
 
 
 def wrong_budget(model: nn.Module, x: Tensor) -> Any:
@@ -30,7 +30,7 @@ def converted_compiled(model: nn.Module, x: Tensor) -> Any:
 
 
 def for_eager_mode(model: nn.Module, x: Tensor) -> Any:
-    return convert(model, plan=make_plan(model, x, 0.12, compiled=True))
+    return convert(model, plan=planned())
 
 
 def of_eager_mode(model: nn.Module, x: Tensor) -> Any:
@@ -38,7 +38,7 @@ def of_eager_mode(model: nn.Module, x: Tensor) -> Any:
 
 
 def bits_beside(model: nn.Module, x: Tensor) -> Any:
-    return compression.options(4, plan=make_plan(model, x, 0.12, compiled=True))
+    return compression.options(4, plan=planned())
 
 
 def bound(model: nn.Module, x: Tensor) -> Any:
@@ -77,8 +77,8 @@ def test_nothing_to_compile() -> None:
 
 
 def test_the_plan_of_another_model_is_refused() -> None:
-    model, x = stack(layers=1)
-    cut = partitioner(make_plan(model, x, 0.12, compiled=True))
+    _, x = stack(layers=1)
+    cut = partitioner(planned())
     other = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     with pytest.raises(Exception, match=r"plan must be of this model, got one without '.*: aten.addmm'; plan anew"):
         run(other, cut, (x,), {})

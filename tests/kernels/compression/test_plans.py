@@ -19,13 +19,13 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.planning import Plan, make_plan
 from kernels.planning.batches import call_of
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, saved, stack
+from tests.kernels.compression.plans import gradient, off, partitioner, planned, saved, stack
 
 
 def test_a_share_of_what_is_kept() -> None:
     """The compiled model saves what the plan says, to the byte."""
-    model, x = stack()
-    plan = make_plan(model, x, 0.12, compiled=True)
+    model, x = stack(layers=1)
+    plan = planned()
     assert plan.stock.kept == saved_bytes(model, x).total
     assert plan.planned.kept <= 0.12 * plan.stock.kept
     assert plan.planned.peak is None
@@ -43,7 +43,7 @@ def test_a_share_of_what_is_kept() -> None:
 def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
     """Compiled with a plan from a file, the model saves and computes what was planned."""
     model, x = stack(layers=1)
-    plan = make_plan(model, x, 0.12, compiled=True)
+    plan = planned()
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     with inductor_config.patch(force_disable_caches=True):
@@ -121,6 +121,7 @@ class Loop(nn.Module):
 
 
 @an_activation_as_an_input
+@pytest.mark.slow
 def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
     """All of it counts: the total is what autograd's own graph holds."""
     torch.manual_seed(0)
@@ -151,6 +152,7 @@ def test_no_fake_tensors_are_left() -> None:
     assert not isinstance(model.table(64), FakeTensor)
 
 
+@pytest.mark.slow
 def test_a_plan_leaves_no_trace() -> None:
     """Model, gradients and random states are unchanged; the next compilation does not see the samples' sizes."""
     model, x = stack(lambda: Attention(written=True), layers=1)

@@ -77,8 +77,9 @@ def test_few_blocks_are_computed_again_where_codes_do_not_fit() -> None:
     assert all("forward" not in vars(module) for module in model.modules())
 
 
+@pytest.mark.slow
 def test_a_bound_on_the_error() -> None:
-    model, inputs = text(3)
+    model, inputs = text(2)
     loose = make_plan(model, inputs, 0.1, max_gradient_error=0.9)
     tight = make_plan(model, inputs, 0.1, max_gradient_error=loose.errors.predicted * 0.7)
     assert not loose.recomputed
@@ -112,6 +113,7 @@ class Counting(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_blocks_that_cannot_run_again() -> None:
     """As those with a cache: codes alone are planned, or nothing."""
     torch.manual_seed(0)

@@ -39,6 +39,7 @@ def test_the_plan_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> 
     assert lines[-1].startswith("kept besides: inputs ")
 
 
+@pytest.mark.slow
 def test_the_same_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     line = f"{BLOCK} --budget 0.3"
     assert ran(line, capsys) == ran(line, capsys)
@@ -72,6 +73,7 @@ def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [path.name for path in tmp_path.iterdir()] == ["front.svg"]
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_compiled_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines = ran(f"{BLOCK} --budget 0.1 --compiled --save {tmp_path}/plan.json", capsys).splitlines()
     assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", ""]

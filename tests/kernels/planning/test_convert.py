@@ -34,6 +34,7 @@ def test_a_share_of_what_is_kept(name: str, share: float) -> None:
     assert saved_bytes(model, *inputs) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_bytes_at_the_peak(name: str) -> None:
     model, inputs = NETS[name]()
@@ -69,6 +70,7 @@ def test_a_budget_that_the_model_is_within() -> None:
     assert "within the budget as it is" in str(report)
 
 
+@pytest.mark.slow
 def test_a_plan_in_another_process(tmp_path: Path) -> None:
     """Gives the same gradient there, bit by bit."""
     model, inputs = text(1)

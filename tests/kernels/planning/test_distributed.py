@@ -73,13 +73,13 @@ def worker(rank: int, mesh: Any) -> dict[str, Any]:
     exact = mean(gradients(model, x))
     graphs: list[Graph] = []
     errors: dict[str, Any] = {}
+    eager_alone = mean(in_eager_mode(files[False], "", mesh, x))
+    compiled_alone = mean(compiled(files[True], "", mesh, x, []))
     for wrapper in WRAPPERS:
-        alone = mean(in_eager_mode(files[False], "", mesh, x))
         both = in_eager_mode(files[False], wrapper, mesh, x)
-        errors[f"eager {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
-        alone = mean(compiled(files[True], "", mesh, x, []))
+        errors[f"eager {wrapper}"] = off(both, eager_alone), off(eager_alone, exact), off(both, exact)
         both = compiled(files[True], wrapper, mesh, x, graphs)
-        errors[f"compiled {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
+        errors[f"compiled {wrapper}"] = off(both, compiled_alone), off(compiled_alone, exact), off(both, exact)
     bits = {row.form for graph in graphs for row in graph.crossings if row.site}
     planned = {"whole" if site.bits is None else f"{site.bits} bits" for site in Plan.load(files[True]).sites}
     return {"off": errors, "bits": (bits, planned)}

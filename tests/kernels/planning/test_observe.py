@@ -26,7 +26,7 @@ def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
     assert step.peak_with(everywhere) == peak_bytes(model, *inputs)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)  # of a second each
 @given(data=st.data())
 def test_bytes_of_any_codes(data: st.DataObject) -> None:
     """Whole tensors count twice from when their codes would be made until they would be freed anyhow."""
