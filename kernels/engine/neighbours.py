@@ -128,7 +128,7 @@ def _encode_loop(
         lowest = number[0]
         number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & _BUT_THE_SIGN)
         highest = number[0]
-        start = -_round_up(-lowest, number, number_bits)
+        start = np.float32(0) - _round_up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
         step = _round_up((highest - start) / most, number, number_bits)
         if share > 0 and _LEAST_STEP <= step <= _MOST_STEP:
             start, step = _clip(x[begin : begin + count], lowest, highest, start, step, share, most)
@@ -166,11 +166,12 @@ def _clip_group(
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
     cut, unit, whole = (highest - lowest) * share, np.float32(1) / step, (start, step)
-    inner = -_round_up(-(lowest + cut), number, number_bits)
+    inner = start if lowest == 0 else np.float32(0) - _round_up(-(lowest + cut), number, number_bits)
+    upper = highest if highest == 0 else highest - cut
     least = _missed(x, start, step, unit, most)
     for way in (1, 2, 3):  # bit 0: the lower end moves; bit 1: the upper
         begin = inner if way & 1 else whole[0]
-        width = _round_up(((highest - cut if way & 2 else highest) - begin) / most, number, number_bits)
+        width = _round_up(((upper if way & 2 else highest) - begin) / most, number, number_bits)
         error = _missed(x, begin, width, unit, most)
         if error < least:
             start, step, least = begin, width, error

@@ -60,7 +60,7 @@ def ends(
 
 
 def _range_of(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    minimum = -next_bfloat16(-low)
+    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs
     return minimum, next_bfloat16((high - minimum) / ((1 << bits) - 1))
 
 
@@ -69,9 +69,10 @@ def _clipped(
 ) -> tuple[Tensor, Tensor]:
     """Minima and scales of the whole ranges, or of those with one end or both moved inwards, by the least error."""
     cut, unit = (high - low) * (CLIPPED / (1 << bits)), 1 / scale
+    inner = torch.where(low == 0, low, low + cut), torch.where(high == 0, high, high - cut)
     can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
     least = _squared_errors(flat, place, minimum, scale, unit, bits)
-    for ends in ((low + cut, high), (low, high - cut), (low + cut, high - cut)):
+    for ends in ((inner[0], high), (low, inner[1]), inner):
         candidate = _range_of(*ends, bits)
         error = _squared_errors(flat, place, *candidate, unit, bits)
         is_better = can_change & (error < least)

@@ -271,7 +271,7 @@ def ends_of(lowest, highest):
 @triton.jit
 def range_of(lowest, highest, BITS: tl.constexpr):
     """Minima and scales of groups from their ends."""
-    minimum = -upper(-lowest)
+    minimum = 0.0 - upper(-lowest)
     return minimum, upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
 
 
@@ -282,9 +282,9 @@ def moved_range(lowest, highest, way: tl.constexpr, BITS: tl.constexpr):
     low = lowest
     high = highest
     if way & 1:
-        low = lowest + cut
+        low = tl.where(lowest == 0, lowest, lowest + cut)
     if way & 2:
-        high = highest - cut
+        high = tl.where(highest == 0, highest, highest - cut)
     return range_of(low, high, BITS)
 
 
