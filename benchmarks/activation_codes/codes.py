@@ -5,6 +5,7 @@ Beside the codes, groups store 4 bytes each (a minimum and a step) or 2 (a scale
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -36,8 +37,13 @@ def exact(function: str, x: Tensor) -> Pair:
 
 
 def in_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples) -> list[Pair]:
-    """x in steps from a group's minimum, as compress saves it; f' and f are computed of the decoded x."""
+    """x in steps from a group's minimum to its maximum; f' and f are computed of the decoded x."""
     return [exact(function, _steps(x, bits, group))]
+
+
+def in_clipped_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples) -> list[Pair]:
+    """As `in_groups`, but of the part of the range that makes the error less, as compress saves it."""
+    return [exact(function, _steps(x, bits, group, clipped=True))]
 
 
 def in_scaled_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples) -> list[Pair]:
@@ -84,6 +90,7 @@ WAYS: dict[str, Way] = {
     "joint table for N(0, 1)": normal_table,
     "joint table of the layer's own numbers": own_table,
     IN_GROUPS: in_groups,
+    "x by minimum and step, clipped": in_clipped_groups,
     "x by the root mean square": in_scaled_groups,
     "x companded, by minimum and step": companded,
 }
@@ -98,16 +105,16 @@ def normal_levels(bits: int) -> tuple[float, ...]:
     normal, count = NormalDist(), 1 << bits
     levels = [NormalDist(0.0, 3**0.5).inv_cdf((place + 0.5) / count) for place in range(count)]
     for _ in range(LLOYD_STEPS):
-        borders = [(low + high) / 2 for low, high in zip(levels, levels[1:], strict=False)]
+        borders = [(low + high) / 2 for low, high in pairwise(levels)]
         density = [0.0, *map(normal.pdf, borders), 0.0]
         below = [0.0, *map(normal.cdf, borders), 1.0]
         levels = [(density[i] - density[i + 1]) / (below[i + 1] - below[i]) for i in range(count)]
     return tuple(levels)
 
 
-def _steps(x: Tensor, bits: int, group: int) -> Tensor:
+def _steps(x: Tensor, bits: int, group: int, clipped: bool = False) -> Tensor:
     place = group, 1, x.numel()
-    planes, minimum, step = torch.ops.actfit.encode_groups(x.reshape(-1), None, *place, bits)
+    planes, minimum, step = torch.ops.actfit.encode_groups(x.reshape(-1), None, *place, bits, clipped)
     unsigned = None, None, 1, None, 0.0, False
     flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, x.numel(), torch.float32)
     return flat.view(x.shape)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.activation_codes.codes import Pair, exact
+from benchmarks.compression.models import Net
 from benchmarks.planning import nets
 from benchmarks.recorded.study import trained
 from benchmarks.training import jobs
@@ -75,7 +76,7 @@ def network(name: str, seed: int, quick: bool) -> Network:
     """A network by its name in RANDOM or TRAINED."""
     if name in RANDOM:
         case = nets.build(name, nets.TINY["BERT"] if quick else nets.SMALL[name], seed)
-        losses = [nets.Net(case.module, [], *case.batches[place]) for place in range(2)]
+        losses = [Net(case.module, [], *case.batches[place]) for place in range(2)]
         return Network(RANDOM[name], case.module, tuple(partial(_step, net) for net in losses))  # type: ignore[arg-type]
     settings = jobs.settings(TRAINED[name], "quick" if quick else "small", "cpu", 1, False)
     ((_, module),) = trained(settings, seed, {settings.steps})
@@ -85,7 +86,7 @@ def network(name: str, seed: int, quick: bool) -> Network:
     return Network(settings.activation, module, (first, second))
 
 
-def _step(net: nets.Net) -> None:
+def _step(net: Net) -> None:
     net.loss(net.module).backward()
 
 
