@@ -20,7 +20,8 @@ def section() -> str:
         spread = {row["what"]: row["median"] for row in rows if row["unit"] == SPREAD}
         widths = [f"{bits} bits" for bits in BITS]
         titles = [f"Error, × that of {IN_GROUPS}", *widths]
-        lines += ["", *table(titles, _ratios(list(errors.values()))), "", _note(rows), ""]
+        nets = list(errors.values())
+        lines += ["", *table(titles, _ratios(nets)), "", f"{_note(rows)} {_answer(nets)}", ""]
         cells = [line for name, of_net in errors.items() for line in _cells(name, spread[name], of_net)]
         lines += table(["Error, %", "code", *widths], cells)
     return "\n".join(lines[1:]) + "\n" if lines else "No rows yet.\n"
@@ -37,8 +38,20 @@ def _errors(rows: Rows) -> Errors:
 def _ratios(nets: list[Errors]) -> Iterator[list[str]]:
     """The geometric means over networks."""
     for way in nets[0]:
-        means = (geometric_mean(errors[way][bits] / errors[IN_GROUPS][bits] for errors in nets) for bits in BITS)
-        yield [way, *(f"{mean:.2f}" for mean in means)]
+        yield [way, *(f"{_ratio(nets, way, IN_GROUPS, bits):.2f}" for bits in BITS)]
+
+
+def _ratio(nets: list[Errors], way: str, other: str, bits: int) -> float:
+    return geometric_mean(errors[way][bits] / errors[other][bits] for errors in nets)
+
+
+def _answer(nets: list[Errors]) -> str:
+    """By how much the best code wins over two tables."""
+    parts = []
+    for bits in BITS:
+        best = min(nets[0], key=lambda way: _ratio(nets, way, IN_GROUPS, bits))
+        parts.append(f"{_ratio(nets, TWO_TABLES, best, bits):.1f} times with {bits} bits ({best})")
+    return f"Two tables err as much as the best code {', '.join(parts)}."
 
 
 def _cells(name: str, spread: float, errors: Errors) -> Iterator[list[str]]:
