@@ -54,9 +54,9 @@ def group_range_kernel(
     if CLIPPED:
         unit = tl.div_rn(1.0, scale)
         can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
-        least = tl.zeros([GROUPS], dtype=tl.int32)
-        for way in tl.static_range(4):
-            start, step = moved_range(lowest, highest, way, BITS)
+        least = tl.full([GROUPS], 0x7FFFFFFF, dtype=tl.int32)
+        for way in range(4):  # not unrolled: registers would spill
+            moved, step = moved_range(lowest, highest, way, BITS)
             inverse = tl.where(step > 0, tl.div_rn(1.0, step), 0.0)
             error = tl.zeros([GROUPS], dtype=tl.int32)
             for first in range(0, group_size, WIDTH):
@@ -64,15 +64,12 @@ def group_range_kernel(
                 at = origin[:, None] + place * features
                 inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
                 x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-                squares = squared_errors(x, start[:, None], step[:, None], inverse[:, None], unit[:, None], BITS)
+                squares = squared_errors(x, moved[:, None], step[:, None], inverse[:, None], unit[:, None], BITS)
                 error += tl.sum(tl.where(inside, squares, 0), axis=1)
             is_better = can_change & (error < least)
-            if way == 0:
-                least = error
-            else:
-                minimum = tl.where(is_better, start, minimum)
-                scale = tl.where(is_better, step, scale)
-                least = tl.where(is_better, error, least)
+            minimum = tl.where(is_better, moved, minimum)
+            scale = tl.where(is_better, step, scale)
+            least = tl.where(is_better, error, least)
     tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
     tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
 
@@ -103,20 +100,17 @@ def encode_groups_kernel(
     if CLIPPED:
         unit = of_rows(tl.div_rn(1.0, scale), many, width)
         can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
-        least = tl.zeros([many], dtype=tl.int32)
-        for way in tl.static_range(4):
+        least = tl.full([many], 0x7FFFFFFF, dtype=tl.int32)
+        for way in range(4):  # not unrolled: registers would spill
             start, step = moved_range(lowest, highest, way, BITS)
             inverse = of_rows(tl.where(step > 0, tl.div_rn(1.0, step), 0.0), many, width)
             squares = squared_errors(x, of_rows(start, many, width), of_rows(step, many, width), inverse, unit, BITS)
             squares = tl.sum(tl.where(inside, squares, 0), axis=1)
             error = tl.sum(tl.reshape(squares, [many, width]), axis=1)
             is_better = can_change & (error < least)
-            if way == 0:
-                least = error
-            else:
-                minimum = tl.where(is_better, start, minimum)
-                scale = tl.where(is_better, step, scale)
-                least = tl.where(is_better, error, least)
+            minimum = tl.where(is_better, start, minimum)
+            scale = tl.where(is_better, step, scale)
+            least = tl.where(is_better, error, least)
     index = tl.program_id(0).to(tl.int64) * many + tl.arange(0, many)
     tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
     tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
@@ -276,15 +270,11 @@ def range_of(lowest, highest, BITS: tl.constexpr):
 
 
 @triton.jit
-def moved_range(lowest, highest, way: tl.constexpr, BITS: tl.constexpr):
+def moved_range(lowest, highest, way, BITS: tl.constexpr):
     """Minima and scales of groups with ends moved inwards: by bit 0 of `way` the lower one, by bit 1 the upper."""
     cut = (highest - lowest) * (CLIPPED_SHARE / (1 << BITS))
-    low = lowest
-    high = highest
-    if way & 1:
-        low = tl.where(lowest == 0, lowest, lowest + cut)
-    if way & 2:
-        high = tl.where(highest == 0, highest, highest - cut)
+    low = tl.where(((way & 1) != 0) & (lowest != 0), lowest + cut, lowest)
+    high = tl.where(((way & 2) != 0) & (highest != 0), highest - cut, highest)
     return range_of(low, high, BITS)
 
 

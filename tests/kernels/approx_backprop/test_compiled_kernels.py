@@ -111,7 +111,11 @@ VARIANTS = [
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
     ("encode_groups", {"NOISE": False, "CLIPPED": False, "GROUP": 128, "BITS": 4}, ["n"]),
     ("encode_groups", {"NOISE": True, "CLIPPED": False, "GROUP": 32, "BITS": 8}, ["n"]),
-    ("group_range", {"features": 1, "CLIPPED": True, "BITS": 2, "GROUPS": 8, "WIDTH": 128}, ["n", "tokens"]),
+    (
+        "group_range",
+        {"features": 1, "CLIPPED": True, "BITS": 2, "GROUPS": 8, "WIDTH": 128},
+        ["n", "group_size", "tokens"],
+    ),
     ("encode_groups", {"NOISE": False, "CLIPPED": True, "GROUP": 128, "BITS": 2}, ["n"]),
 ]
 OF_RANGES = ("group_range", "encode_groups")  # they divide, exchange numbers between threads, and write bfloat16
