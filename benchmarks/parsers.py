@@ -105,6 +105,12 @@ def accuracy(doc: str | None) -> command.Parser:
     return parser
 
 
+def activation_codes(doc: str | None) -> command.Parser:
+    parser = measuring("activation_codes", doc, _file("activation-codes"))
+    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
+    return parser
+
+
 def approx_backprop(doc: str | None) -> command.Parser:
     parser = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
     usual = str(APPROX_MEMORY)

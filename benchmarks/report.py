@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks import budget, fewbit_page, package, proofs_page
 from benchmarks.accuracy import page as accuracy
+from benchmarks.activation_codes import page as activation_codes
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
@@ -165,7 +166,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "proofs": proofs_page.tables_section,
         "recorded": recorded.section,
     },
-    "docs/joint.md": {"joint-proofs": proofs_page.joint_section, "joint-search": fewbit_page.joint_section},
+    "docs/joint.md": {
+        "joint-proofs": proofs_page.joint_section,
+        "joint-search": fewbit_page.joint_section,
+        "activation-codes": activation_codes.section,
+    },
     "docs/invact.md": {"invact": invact_section, "floors": floors_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {

@@ -79,6 +79,7 @@ SUITES = {
         Step("error_floors", placed=False, brief=False),
         Step("price", placed=False, brief=False),
         Step("recorded", placed=False),
+        Step("activation_codes", placed=False),
     ),
     "training": (Step("training"),),
 }

@@ -40,6 +40,7 @@ BAD = {
         for name in (
             *(
                 "accuracy",
+                "activation_codes",
                 "approx_backprop",
                 "budget",
                 "compression",

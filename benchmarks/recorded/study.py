@@ -1,7 +1,7 @@
 """Trainings whose activations' inputs are recorded, few-bit tables of them, and the gradient errors of the tables."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import add
@@ -66,23 +66,27 @@ class Stage:
 
 def stages(settings: Settings, seed: int) -> list[Stage]:
     """The network after 0, EARLY and all steps of a training with stock activations."""
-    at_steps = sorted({0, min(EARLY, settings.steps), settings.steps})
-    result = []
+    at_steps = {0, min(EARLY, settings.steps), settings.steps}
+    with conditions(settings):
+        return [_stage(settings, step, model, seed) for step, model in trained(settings, seed, at_steps)]
+
+
+def trained(settings: Settings, seed: int, at_steps: Container[int]) -> Iterator[tuple[int, nn.Module]]:
+    """Yield the network, which goes on to change, after these steps of a training with stock activations."""
     with conditions(settings):
         model, data = start(settings, STOCK, seed), of(settings)
         optimiser = optimiser_of(settings, model)
         batches = torch.Generator().manual_seed(seed)
         for step in range(settings.steps + 1):
             if step in at_steps:
-                result.append(_stage(settings, step, model, seed))
+                yield step, model
             if step == settings.steps:
-                break
+                return
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate * share_of_rate(step, settings.steps)
             optimiser.zero_grad(set_to_none=True)
             forward(settings, model, *data.batch(settings.batch, batches)).backward()
             optimiser.step()
-    return result
 
 
 def _stage(settings: Settings, step: int, model: nn.Module, seed: int) -> Stage:

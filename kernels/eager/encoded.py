@@ -104,7 +104,8 @@ class Groups(Encoded):
         self.count, self.dtype, self.group, self.unit = flat.numel(), flat.dtype, group, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
-        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, group, 1, max(self.count, 1), method.bits))
+        place = group, 1, max(self.count, 1)
+        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, *place, method.bits, clipped=True))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return self._values(self.count, *tensors)

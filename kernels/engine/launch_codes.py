@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_a_row, in_two_steps
+from kernels.engine.codes import Decode, Encode, called_with_fields_of, clips, in_a_row, in_two_steps
 from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
@@ -53,7 +53,9 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
     return vector.expand(len(other)).contiguous()
 
 
-def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+def ends(
+    x: Tensor, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
+) -> tuple[Tensor, Tensor]:
     """The minimum of each group of x, and the scale of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
     groups = count // tokens * -(-tokens // group_size)
@@ -67,26 +69,28 @@ def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> t
         with device_of(x):
             _template().group_range_kernel[grid](
                 x, minimum, scale, group_size, features, tokens, groups, count,
-                BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
+                CLIPPED=clipped, BITS=bits, GROUPS=tile // width, WIDTH=width,
+                num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
     return minimum, scale
 
 
 def encode_groups(
-    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bit planes, minima and scales of x by groups: in one kernel if they are small, of neighbours and in a row."""
+    clipped = clips(clipped, noise, group_size, bits)
     count, is_power = x.numel(), group_size & (group_size - 1) == 0
     is_row = in_a_row(count, group_size, features, tokens)
     if not (count and is_row and is_power and 8 <= group_size <= 8 * ROWS):
-        return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits)
+        return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits, clipped)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
     rows = max(rows_a_program(count), group_size // 8)
     with device_of(x):
         _template().encode_groups_kernel[(-(-count // (8 * rows)),)](
             x, x if noise is None else noise.contiguous(), minimum, scale, planes, len(minimum), count,
-            NOISE=noise is not None, BITS=bits, GROUP=group_size, ROWS=rows, num_warps=WARPS, **_EXACT
+            NOISE=noise is not None, CLIPPED=clipped, BITS=bits, GROUP=group_size, ROWS=rows, num_warps=WARPS, **_EXACT
         )  # fmt: skip
     return planes, minimum, scale
 

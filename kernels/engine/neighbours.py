@@ -6,6 +6,7 @@ order, and none is fused. Importing this takes Numba, which a checkout that is n
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coefficients.compiled import compiled
+from kernels.engine import codes
 from kernels.engine.planes import plane_bytes
 
 Floats = NDArray[np.floating]
@@ -27,11 +29,14 @@ _EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
 _BUT_THE_SIGN, _LOWEST, _HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 _NAN, _LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
+_PARTS, _LEAST_STEP, _MOST_STEP = map(np.float32, (codes.PARTS, codes.LEAST_STEP, codes.MOST_STEP))
 
 
-def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+def encode_groups(
+    flat: Tensor, noise: Tensor | None, group_size: int, bits: int, clipped: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Planes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
-    count = len(flat)
+    count, share = len(flat), np.float32(codes.CLIPPED / (1 << bits) if clipped else 0)
     planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
@@ -44,7 +49,7 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
             ends = starts[of_groups], steps[of_groups]
             own = added if noise is None else added[first + start : first + stop]
             part = x[start:stop]
-            _encode(part, part.view(np.int32), own, group_size, packed, (first + start) // 8, *ends)
+            _encode(part, part.view(np.int32), own, group_size, share, packed, (first + start) // 8, *ends)
 
         _in_threads(len(x), group_size, run)
     return planes, minimum.bfloat16(), scale.bfloat16()
@@ -96,12 +101,16 @@ def _encode_loop(
     x_bits: NDArray[np.int32],
     noise: Floats,
     group_size: int,
+    share: np.float32,
     planes: Bytes,
     first: int,
     minimum: Floats,
     scale: Floats,
 ) -> None:
-    """first: the byte of a plane where these codes begin. noise: for each number, or one for all."""
+    """first: the byte of a plane where these codes begin. noise: for each number, or one for all.
+
+    share: of its range by which an end of a group may move inwards; 0: none moves.
+    """
     codes = np.zeros(group_size, np.uint8)
     words, most = codes.view(np.uint64), np.float32((1 << len(planes)) - 1)
     number = np.empty(1, np.float32)
@@ -116,14 +125,15 @@ def _encode_loop(
             low, high = min(low, key), max(high, key)
         has_nan = low < _LOWEST or high > _HIGHEST
         number_bits[0] = _NAN if has_nan else low ^ ((low >> np.int32(31)) & _BUT_THE_SIGN)
-        number[0] = -number[0]
-        _round_up(number, number_bits)
-        start = -number[0]
+        lowest = number[0]
         number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & _BUT_THE_SIGN)
-        number[0] = (number[0] - start) / most
-        _round_up(number, number_bits)
-        minimum[group], scale[group] = start, number[0]
-        inverse = np.float32(1) / number[0] if number[0] > 0 else np.float32(0)
+        highest = number[0]
+        start = np.float32(0) - _round_up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
+        step = _round_up((highest - start) / most, number, number_bits)
+        if share > 0 and _LEAST_STEP <= step <= _MOST_STEP:
+            start, step = _clip(x[begin : begin + count], lowest, highest, start, step, share, most)
+        minimum[group], scale[group] = start, step
+        inverse = np.float32(1) / step if step > 0 else np.float32(0)
         for i in range(count):
             place = np.floor((x[begin + i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
             place = place if place > 0 else np.float32(0)  # and of NaN
@@ -134,11 +144,50 @@ def _encode_loop(
                 planes[plane, first + begin // 8 + word] = bits >> _TOP_BYTE
 
 
-def _up(number: Floats, number_bits: NDArray[np.int32]) -> None:
-    """Round a number up to bfloat16, which has the upper half of its bits."""
-    if number[0] > 0:
+def _up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> Any:
+    """The value rounded up to bfloat16, which has the upper half of its bits; `number` has room for one."""
+    number[0] = value
+    if value > 0:
         number_bits[0] += _LOWER_HALF
     number_bits[0] &= ~_LOWER_HALF
+    return number[0]
+
+
+def _clip_group(
+    x: Floats,
+    lowest: np.float32,
+    highest: np.float32,
+    start: np.float32,
+    step: np.float32,
+    share: np.float32,
+    most: np.float32,
+) -> tuple[np.float32, np.float32]:
+    """Start and step of the whole range, or of that with one end or both moved inwards, by the least error."""
+    number = np.empty(1, np.float32)
+    number_bits = number.view(np.int32)
+    cut, unit, whole = (highest - lowest) * share, np.float32(1) / step, (start, step)
+    inner = start if lowest == 0 else np.float32(0) - _round_up(-(lowest + cut), number, number_bits)
+    upper = highest if highest == 0 else highest - cut
+    least = _missed(x, start, step, unit, most)
+    for way in (1, 2, 3):  # bit 0: the lower end moves; bit 1: the upper
+        begin = inner if way & 1 else whole[0]
+        width = _round_up(((upper if way & 2 else highest) - begin) / most, number, number_bits)
+        error = _missed(x, begin, width, unit, most)
+        if error < least:
+            start, step, least = begin, width, error
+    return start, step
+
+
+def _squared_errors(x: Floats, start: np.float32, step: np.float32, unit: np.float32, most: np.float32) -> np.int32:
+    """The sum of the squared errors of decoded values, in parts of 1 / unit²."""
+    inverse, total = np.float32(1) / step if step > 0 else np.float32(0), np.int32(0)
+    for i in range(len(x)):
+        place = np.floor((x[i] - start) * inverse + np.float32(0.5))
+        place = place if place > 0 else np.float32(0)
+        place = place if place < most else most
+        missed = (x[i] - (place * step + start)) * unit
+        total = np.int32(total + np.int32(missed * missed * _PARTS))
+    return total
 
 
 def _decode_loop(
@@ -158,5 +207,6 @@ def _decode_loop(
             values[begin + i] = values.dtype.type(codes[i]) * scale[group] + minimum[group]
 
 
-_round_up = compiled(_up, nogil=True)
+_round_up, _missed = compiled(_up, nogil=True), compiled(_squared_errors, nogil=True)
+_clip = compiled(_clip_group, nogil=True)
 _encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)

@@ -66,9 +66,21 @@ print(json.dumps(kernels))
 """
 # A kernel, its constants, and its arguments that are multiples of 16, for which Triton compiles another variant.
 VARIANTS = [
-    ("group_range", {"features": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "group_size", "tokens"]),
-    ("group_range", {"features": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "group_size", "tokens"]),
-    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "group_size", "tokens", "features"]),
+    (
+        "group_range",
+        {"features": 1, "CLIPPED": False, "BITS": 4, "GROUPS": 4, "WIDTH": 256},
+        ["n", "group_size", "tokens"],
+    ),
+    (
+        "group_range",
+        {"features": 1, "CLIPPED": False, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16},
+        ["n", "group_size", "tokens"],
+    ),
+    (
+        "group_range",
+        {"CLIPPED": False, "BITS": 4, "GROUPS": 128, "WIDTH": 8},
+        ["n", "group_size", "tokens", "features"],
+    ),
     ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
     ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "group_size"]),
     ("encode", {"PLACES": "two", "NOISE": "none", "BITS": 8}, ["n"]),
@@ -97,8 +109,14 @@ VARIANTS = [
         ["n", "group_size", "tokens", "features"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
-    ("encode_groups", {"NOISE": False, "GROUP": 128, "BITS": 4}, ["n"]),
-    ("encode_groups", {"NOISE": True, "GROUP": 32, "BITS": 8}, ["n"]),
+    ("encode_groups", {"NOISE": False, "CLIPPED": False, "GROUP": 128, "BITS": 4}, ["n"]),
+    ("encode_groups", {"NOISE": True, "CLIPPED": False, "GROUP": 32, "BITS": 8}, ["n"]),
+    (
+        "group_range",
+        {"features": 1, "CLIPPED": True, "BITS": 2, "GROUPS": 8, "WIDTH": 128},
+        ["n", "group_size", "tokens"],
+    ),
+    ("encode_groups", {"NOISE": False, "CLIPPED": True, "GROUP": 128, "BITS": 2}, ["n"]),
 ]
 OF_RANGES = ("group_range", "encode_groups")  # they divide, exchange numbers between threads, and write bfloat16
 
