@@ -2,6 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,8 +23,16 @@ def changed(x: Tensor, expected: int) -> RuntimeError:
 
 
 class Encoded(ABC):
-    """The code of a flat tensor."""
+    """The code of a flat tensor.
 
+    Attributes
+    ----------
+    edges
+        If the code tells on which side of a threshold each number is, where in each group codes change sides; until
+        they are handed over.
+    """
+
+    edges: Tensor | None = None
     _tensors: list[Tensor]
 
     def parts(self) -> list[Tensor]:
@@ -34,6 +43,11 @@ class Encoded(ABC):
         """The tensors of the code, no longer held here: outer hooks may move them elsewhere."""
         tensors, self._tensors = self._tensors, []
         return tensors
+
+    def hand_over_edges(self) -> Tensor | None:
+        """The edges, no longer held here: few need them."""
+        edges, self.edges = self.edges, None
+        return edges
 
     @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
@@ -93,13 +107,52 @@ class Groups(Encoded):
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors
-        unsigned = None, None, 1, None, 0.0, False
-        place = self.group, 1, max(self.count, 1)
         half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
-        dtype = torch.float32 if half else self.dtype
-        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)
+        flat = self._values(planes, minimum, step, torch.float32 if half else self.dtype)
         most = torch.finfo(self.dtype).max
         return flat.clamp_(-most, most).to(self.dtype) if half else flat
+
+    def _values(self, planes: Tensor, minimum: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
+        """code * step + minimum."""
+        unsigned = None, None, 1, None, 0.0, False
+        place = self.group, 1, max(self.count, 1)
+        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)
+        return flat
+
+
+class Sided(Groups):
+    """Codes of groups that also tell, by 8 bits a group, which numbers are inside an interval with one end.
+
+    Also of numbers of which a function is, if it rises or falls all through a group. With stochastic rounding, whose
+    decoded values have the right mean, they are codes as others, and tell nothing.
+
+    Parameters
+    ----------
+    inside
+        bool, of the shape of `flat`.
+    """
+
+    def __init__(
+        self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None, *, inside: Tensor
+    ) -> None:
+        if method.rounding == "stochastic":
+            super().__init__(flat, method, group, drawn)
+            return
+        self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
+        *self._tensors, self.edges = torch.ops.actfit.encode_sides(flat, inside, group, method.bits)
+
+    def decode(self, tensors: list[Tensor]) -> Tensor:
+        planes, minimum, step = tensors
+        return super().decode([planes, minimum, step.abs()])
+
+    def inside(self, tensors: list[Tensor], edges: Tensor) -> Tensor:
+        """Which numbers are inside, exactly."""
+        planes, _, step = tensors
+        sign = 1 - 2 * step.signbit().float()
+        return self._values(planes, sign * (0.5 - edges.float()), sign, torch.float32) > 0
+
+
+Grouped = Callable[..., Groups]  # Groups or a kind of it, which takes the same arguments
 
 
 class Logarithms(Groups):

@@ -13,7 +13,7 @@ from kernels.eager.intervals import Interval
 from kernels.eager.tensors import ViewGeometry, flat, version_of
 from kernels.errors import KernelError
 
-MOST_CODES, MOST_CALLS = 4, 12  # limits of recomputing a value: codes to decode, functions to run
+MOST_CODES, MOST_CALLS = 5, 13  # limits of recomputing a value: codes to decode, functions to run
 NOWHERE = ViewGeometry(torch.Size(), (), 0)
 RECENT = 2  # decoded tensors held for the next node that uses them, as q, k and v share an input
 
@@ -30,19 +30,26 @@ class SavedCode:
         Of a flat tensor.
     packed, unpack
         The packed tensors of the code, and the function that unpacks one.
+    lent
+        Whether another value's code goes by it.
     """
 
     code: Encoded
     packed: Sequence[Any]
     unpack: Callable[[Any], Tensor]
+    lent: bool = False
 
     _unpacked: list[Tensor] | None = field(default=None, repr=False)  # an outer checkpoint unpacks each only once
 
     def decode(self) -> Tensor:
         """The flat tensor, approximately."""
+        return self.code.decode(self.tensors())
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the code."""
         if self._unpacked is None:
             self._unpacked = list(map(self.unpack, self.packed))
-        return self.code.decode(self._unpacked)
+        return self._unpacked
 
 
 @dataclass(eq=False)
@@ -107,7 +114,7 @@ class Value:
         saved, self.saved = self.saved, None
         if saved is None:
             return
-        if not self.is_available() or len(set(self.codes())) > 1:
+        if saved.lent or not self.is_available() or len(set(self.codes())) > 1:
             self.saved = saved
         elif self.call is not None and self._asked:
             for value in self.call.operands:

@@ -15,11 +15,14 @@ from kernels import convert
 class ExactCode:
     """In place of a code: a copy of the tensor."""
 
-    def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None) -> None:
+    def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None, inside: Any = None) -> None:
         self.kept = [flat.clone()]
 
     def hand_over(self) -> list[Tensor]:
         return self.kept
+
+    def hand_over_edges(self) -> None:
+        """It tells no sides."""
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return tensors[0].clone()
