@@ -56,12 +56,12 @@ class Interval(NamedTuple):
 
     def holds(self, x: Tensor) -> Tensor:
         """Whether each element is inside or NaN."""
-        if self.closed:
-            below, above = (x.lt, self.low), (x.gt, self.high)
-        else:  # the ends rounded as results equal to them are
-            below, above = (x.le, x.new_full((), self.low)), (x.ge, x.new_full((), self.high))
-        outside = [compare(end) for compare, end in (below, above) if abs(end) != inf]  # comparisons take long
-        return outside[0].logical_not_() if len(outside) == 1 else ~(outside[0] | outside[1])
+        outside = []  # a comparison takes long: not with infinities
+        if self.low != -inf:
+            outside.append(x < self.low if self.closed else x <= x.new_full((), self.low))
+        if self.high != inf:  # without the ends: rounded as results equal to them are
+            outside.append(x > self.high if self.closed else x >= x.new_full((), self.high))
+        return ~(outside[0] | outside[1]) if len(outside) > 1 else outside[0].logical_not_()
 
     def put(self, x: Tensor, inside: Tensor) -> Tensor:
         """Numbers moved inside or outside, as `inside` says."""
