@@ -32,9 +32,13 @@ class Encoded(ABC):
     ----------
     unit
         A piece that begins at a multiple of 8 and of so many elements can be decoded by itself; None if none can.
+    edges
+        If the code tells on which side of a threshold each number is, where in each group codes change sides; until
+        they are handed over.
     """
 
     unit: int | None = None
+    edges: Tensor | None = None
     _tensors: list[Tensor]
 
     def parts(self) -> list[Tensor]:
@@ -45,6 +49,11 @@ class Encoded(ABC):
         """The tensors of the code, no longer held here: outer hooks may move them elsewhere."""
         tensors, self._tensors = self._tensors, []
         return tensors
+
+    def hand_over_edges(self) -> Tensor | None:
+        """The edges, no longer held here: few need them."""
+        edges, self.edges = self.edges, None
+        return edges
 
     @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
@@ -111,10 +120,13 @@ class Groups(Encoded):
         return self._values(self.count, *tensors)
 
     def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
-        planes, *ends = tensors
+        return self._values(place.stop - place.start, *self._cut(tensors, place))
+
+    def _cut(self, tensors: list[Tensor], place: slice) -> list[Tensor]:
+        """The planes, and what has an entry for each group, of a piece."""
+        planes, *vectors = tensors
         groups = slice(place.start // self.group, -(-place.stop // self.group))
-        own = planes[:, bytes_of(place)].contiguous()
-        return self._values(place.stop - place.start, own, *(end[groups] for end in ends))
+        return [planes[:, bytes_of(place)].contiguous(), *(vector[groups] for vector in vectors)]
 
     def _values(self, count: int, planes: Tensor, minimum: Tensor, step: Tensor) -> Tensor:
         unsigned = None, None, 1, None, 0.0, False
@@ -124,6 +136,44 @@ class Groups(Encoded):
         flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, count, dtype)
         most = torch.finfo(self.dtype).max
         return flat.clamp_(-most, most).to(self.dtype) if half else flat
+
+
+class Sided(Groups):
+    """Codes of groups that also tell, by 8 bits a group, which numbers are inside an interval with one end.
+
+    Also of numbers of which a function is, if it rises or falls all through a group. With stochastic rounding, whose
+    decoded values have the right mean, they are codes as others, and tell nothing.
+
+    Parameters
+    ----------
+    inside
+        bool, of the shape of `flat`.
+    """
+
+    def __init__(
+        self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None, *, inside: Tensor
+    ) -> None:
+        if method.rounding == "stochastic":
+            super().__init__(flat, method, group, drawn)
+            return
+        self.count, self.dtype, self.group, self.unit = flat.numel(), flat.dtype, group, group
+        *self._tensors, self.edges = torch.ops.actfit.encode_sides(flat, inside, group, method.bits)
+
+    def _values(self, count: int, planes: Tensor, minimum: Tensor, step: Tensor) -> Tensor:
+        return super()._values(count, planes, minimum, step.abs())
+
+    def inside(self, tensors: list[Tensor], edges: Tensor, place: slice | None = None) -> Tensor:
+        """Which numbers are inside, exactly, or those of a piece."""
+        planes, _, step = tensors
+        given, count = [planes, edges, step], self.count
+        if place is not None:
+            given, count = self._cut(given, place), place.stop - place.start
+        planes, edges, step = given
+        sign = 1 - 2 * step.signbit().float()
+        return super()._values(count, planes, sign * (0.5 - edges.float()), sign) > 0
+
+
+Grouped = Callable[..., Groups]  # Groups or a kind of it, which takes the same arguments
 
 
 class Logarithms(Groups):
@@ -185,23 +235,27 @@ class SavedCode:
         Of a flat tensor.
     packed, unpack
         The packed tensors of the code, and the function that unpacks one.
+    lent
+        Whether another value's code goes by it.
     """
 
     code: Encoded
     packed: Sequence[Any]
     unpack: Callable[[Any], Tensor]
+    lent: bool = False
 
     _unpacked: list[Tensor] | None = field(default=None, repr=False)  # an outer checkpoint unpacks each only once
 
     def decode(self) -> Tensor:
         """The flat tensor, approximately."""
-        return self.code.decode(self._tensors())
+        return self.code.decode(self.tensors())
 
     def piece(self, place: slice) -> Tensor:
         """A piece of it, as `Encoded.unit` allows."""
-        return self.code.piece(self._tensors(), place)
+        return self.code.piece(self.tensors(), place)
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the code."""
         if self._unpacked is None:
             self._unpacked = list(map(self.unpack, self.packed))
         return self._unpacked

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.engine.host import where
+
 ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "elu", "selu", "rnn_relu", "rnn_relu_cell")
 WITHIN_3 = ("hardswish", "hardsigmoid")
 # Functions whose ends are arguments: the names of the low and the high end, and their defaults.
@@ -48,12 +50,18 @@ class Interval(NamedTuple):
             return None
         return Interval(float(low), float(high), name in ENDS_INSIDE)
 
+    def has_one_end(self) -> bool:
+        """Whether it is all numbers on one side of its end."""
+        return self.low == -inf or self.high == inf
+
     def holds(self, x: Tensor) -> Tensor:
         """Whether each element is inside or NaN."""
-        if self.closed:
-            return ~((x < self.low) | (x > self.high))
-        low, high = x.new_full((), self.low), x.new_full((), self.high)  # rounded as results equal to the ends are
-        return ~((x <= low) | (x >= high))
+        outside = []  # a comparison takes long: not with infinities
+        if self.low != -inf:
+            outside.append(x < self.low if self.closed else x <= x.new_full((), self.low))
+        if self.high != inf:  # without the ends: rounded as results equal to them are
+            outside.append(x > self.high if self.closed else x >= x.new_full((), self.high))
+        return ~(outside[0] | outside[1]) if len(outside) > 1 else outside[0].logical_not_()
 
     def put(self, x: Tensor, inside: Tensor) -> Tensor:
         """Numbers moved inside or outside, as `inside` says."""
@@ -69,7 +77,7 @@ class Interval(NamedTuple):
             outside = x.clamp(min=ends[3])
         else:
             outside = torch.where(x < (self.low + self.high) / 2, x.clamp(max=ends[2]), x.clamp(min=ends[3]))
-        return torch.where(inside, x.clamp(ends[0], ends[1]), outside)
+        return where(inside, x.clamp(ends[0], ends[1]), outside)
 
 
 def _step(end: float, dtype: torch.dtype) -> float:

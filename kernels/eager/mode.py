@@ -16,12 +16,24 @@ from torch.autograd.function import Function
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
-from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, SavedCode, TwoNumbers, Uncoded
+from kernels.eager.encoded import (
+    Bools,
+    Drawn,
+    Encoded,
+    Grouped,
+    Groups,
+    Logarithms,
+    SavedCode,
+    Sided,
+    TwoNumbers,
+    Uncoded,
+)
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.outer_hooks import WithOuterHooks, outer_hooks, unpack
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
+from kernels.eager.sides import ABOVE_ZERO, MONOTONE, Sides, Waiting, is_by_channel, is_like, source_of
 from kernels.eager.sites import Sites
 from kernels.eager.tensors import ViewGeometry, flat, group_of, is_dense, is_part, is_plain, tensors
 from kernels.eager.undecoded import Shape, Undecoded, may_be_read_by_pieces
@@ -62,6 +74,8 @@ class Compressing(WithOuterHooks):
         self._sites = Sites(names or {}) if method.by_site else None
         self._running: list[RunningCall] = []
         self._noise: Value | None = None  # of the running dropout
+        self._waiting: Value | None = None  # of the running norm
+        self._sides: dict[Value, tuple[SavedCode, Tensor]] = {}  # codes and edges that tell where a norm is above 0
         self._recent: Recent = {}
         self._drawn = Drawn() if method.rounding == "stochastic" else None
         self._busy = False  # with calls that are not part of the forward pass
@@ -81,6 +95,7 @@ class Compressing(WithOuterHooks):
         super().__exit__(*error)
         self._hooks.__exit__(*error)
         del self._hooks, self._noise  # these refer to this object: a cycle
+        self._sides.clear()
         self.provenance.clear()
 
     def forget(self) -> None:
@@ -126,6 +141,7 @@ class Compressing(WithOuterHooks):
             return result
         finally:
             self._running.pop()
+            self._waiting = None
 
     def _is_seeing(self) -> bool:
         """Whether tensors that calls save reach the hooks of this object."""
@@ -146,8 +162,24 @@ class Compressing(WithOuterHooks):
             for tensor in tensors((result,)):
                 if is_plain(tensor):
                     self.provenance.learn(running, tensor)
+            self._encode_waiting(result)
         finally:
             self._busy = False
+
+    def _encode_waiting(self, result: Any) -> None:
+        """Encode the input of a norm, whose result is known by now."""
+        value, code = self._waiting, self._waiting and self._waiting.saved and self._waiting.saved.code
+        if value is None or not isinstance(code, Waiting):
+            return
+        with torch.no_grad():
+            kind: Grouped = Groups
+            if is_like(result, code.x):
+                kind = partial(Sided, inside=ABOVE_ZERO.holds(flat(result)))
+            code = self._approximated(code.x, kind, code.site)
+            edges = code.hand_over_edges()
+            value.saved = self._coded(code)
+            if edges is not None:
+                self._sides[self.provenance.value(result)] = value.saved, edges
 
     def _pack(self, x: Tensor) -> Any:
         busy, self._busy = self._busy, True
@@ -184,15 +216,27 @@ class Compressing(WithOuterHooks):
         if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None and is_dense(x):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
-            value.saved = self._coded(self._code_of(x, saver, site))
+            code = self._code_of(x, saver, site)
+            edges = code.hand_over_edges()
+            value.saved = self._coded(code)
+            if saver.interval is not None and edges is not None:
+                value.inside[saver.interval] = self._coded(Sides(value.saved, edges))
+            self._waiting = value if isinstance(code, Waiting) else None
             self.provenance.relieve(saver.operands)
         if saver.interval is not None and saver.interval not in value.inside:
-            value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
+            value.inside[saver.interval] = self._coded(self._inside(x, value, saver, saver.interval))
         if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             self._noise = value
         value.expect()
         is_element_wise = saver.name in calls.ELEMENT_WISE or saver.name in calls.DROPOUTS
         return value, Shape.of(x) if is_element_wise else ViewGeometry.of(x)
+
+    def _inside(self, x: Tensor, value: Value, saver: RunningCall, interval: Interval) -> Encoded:
+        """The code of which elements are inside an interval."""
+        source = source_of(value, ViewGeometry.of(x), saver)
+        if interval == ABOVE_ZERO and source in self._sides:
+            return Sides(*self._sides[source])
+        return Bools(interval.holds(flat(x)))
 
     def _code_of(self, x: Tensor, saver: RunningCall, site: str) -> Encoded:
         if x.dtype == torch.bool:
@@ -201,10 +245,14 @@ class Compressing(WithOuterHooks):
             return saver.coding(x)
         if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             return TwoNumbers(flat(x))
+        if saver.name in MONOTONE and is_by_channel(x):
+            return Waiting(x, site)
+        if saver.interval is not None and saver.interval.has_one_end():
+            return self._approximated(x, partial(Sided, inside=saver.interval.holds(flat(x))), site)
         logarithms = saver.name in calls.LOG_PROBABILITIES and not is_operand(x, saver)
         return self._approximated(x, Logarithms if logarithms else Groups, site)
 
-    def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
         """The code of floating-point numbers."""
         method = self.method.at(site)
         if method is None:

@@ -15,7 +15,7 @@ from kernels.eager.intervals import Interval
 from kernels.eager.tensors import ViewGeometry, flat, version_of
 from kernels.errors import KernelError
 
-MOST_CODES, MOST_CALLS = 4, 12  # limits of recomputing a value: codes to decode, functions to run
+MOST_CODES, MOST_CALLS = 5, 13  # limits of recomputing a value: codes to decode, functions to run
 NOWHERE = ViewGeometry(torch.Size(), (), 0)
 RECENT = 2  # decoded tensors held for the next node that uses them, as q, k and v share an input
 
@@ -84,7 +84,7 @@ class Value:
         saved, self.saved = self.saved, None
         if saved is None:
             return
-        if not self.is_available() or len(set(self.codes())) > 1:
+        if saved.lent or not self.is_available() or len(set(self.codes())) > 1:
             self.saved = saved
         elif self.call is not None and self._asked:
             for value in self.call.operands:
@@ -122,9 +122,8 @@ class Value:
 
     def unit(self) -> int | None:
         """Where pieces of it may begin, as `Encoded.unit` says; None if it is not made by pieces."""
-        if self.saved is not None:
-            return self.saved.code.unit
-        return None if self.call is None else self.call.unit()
+        source = self.saved.code.unit if self.saved is not None else self.call and self.call.unit()
+        return common([source, *(inside.code.unit for inside in self.inside.values())])
 
     def piece(self, place: slice) -> Tensor:
         """A piece of `flat`."""

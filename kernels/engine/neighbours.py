@@ -24,10 +24,10 @@ Bytes = NDArray[np.uint8]
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 # Eight codes are one number of 64 bits, as in `kernels.engine.planes`.
-_ONES, _GATHER, _TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
+ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
 _EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)  # of each byte of a plane
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
-_BUT_THE_SIGN, _LOWEST, _HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
+BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 _NAN, _LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
 _PARTS, _LEAST_STEP, _MOST_STEP = map(np.float32, (codes.PARTS, codes.LEAST_STEP, codes.MOST_STEP))
 
@@ -41,50 +41,50 @@ def encode_groups(
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
     added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
-    for piece in _pieces(count, group_size, flat.dtype == torch.float32):
+    for piece in pieces_of(count, group_size, flat.dtype == torch.float32):
         x = flat[piece].detach().float().numpy()
 
         def run(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
-            of_groups = _groups_of(first + start, first + stop, group_size)
+            of_groups = groups_of(first + start, first + stop, group_size)
             ends = starts[of_groups], steps[of_groups]
             own = added if noise is None else added[first + start : first + stop]
             part = x[start:stop]
             _encode(part, part.view(np.int32), own, group_size, share, packed, (first + start) // 8, *ends)
 
-        _in_threads(len(x), group_size, run)
+        in_threads(len(x), group_size, run)
     return planes, minimum.bfloat16(), scale.bfloat16()
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
     packed, steps, starts = planes.numpy(), scale.numpy(), minimum.numpy()
-    for piece in _pieces(len(flat), group_size, flat.dtype == scale.dtype):
+    for piece in pieces_of(len(flat), group_size, flat.dtype == scale.dtype):
         part = flat[piece]
         made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
         values = made.numpy()
 
         def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
-            of_groups = _groups_of(first + start, first + stop, group_size)
+            of_groups = groups_of(first + start, first + stop, group_size)
             ends = steps[of_groups], starts[of_groups]
             _decode(packed, *ends, _EIGHTS, group_size, (first + start) // 8, values[start:stop])
 
-        _in_threads(len(values), group_size, run)
+        in_threads(len(values), group_size, run)
         if made is not part:
             part.copy_(made)
 
 
-def _groups_of(start: int, stop: int, group_size: int) -> slice:
+def groups_of(start: int, stop: int, group_size: int) -> slice:
     """The groups of the elements from `start`, where one begins, to `stop`."""
     return slice(start // group_size, -(-stop // group_size))
 
 
-def _pieces(count: int, group_size: int, whole: bool) -> list[slice]:
+def pieces_of(count: int, group_size: int, whole: bool) -> list[slice]:
     """All at once, or, where numbers are converted on the way, pieces of whole groups: PyTorch has its own threads."""
     length = count if whole else max(LEAST // group_size, 1) * group_size * torch.get_num_threads()
     return [slice(start, min(start + length, count)) for start in range(0, count, max(length, 1))]
 
 
-def _in_threads(count: int, group_size: int, run: Callable[[int, int], None]) -> None:
+def in_threads(count: int, group_size: int, run: Callable[[int, int], None]) -> None:
     """Call `run` with parts of `count` elements that cut no group, in as many threads as PyTorch has, where it pays."""
     threads = max(1, min(torch.get_num_threads(), count // LEAST))
     if threads == 1:
@@ -119,17 +119,17 @@ def _encode_loop(
         begin = group * group_size
         count = min(group_size, len(x) - begin)
         codes[count:] = 0
-        low, high = _BUT_THE_SIGN, ~_BUT_THE_SIGN
+        low, high = BUT_THE_SIGN, ~BUT_THE_SIGN
         for i in range(count):
-            key = x_bits[begin + i] ^ ((x_bits[begin + i] >> np.int32(31)) & _BUT_THE_SIGN)
+            key = x_bits[begin + i] ^ ((x_bits[begin + i] >> np.int32(31)) & BUT_THE_SIGN)
             low, high = min(low, key), max(high, key)
-        has_nan = low < _LOWEST or high > _HIGHEST
-        number_bits[0] = _NAN if has_nan else low ^ ((low >> np.int32(31)) & _BUT_THE_SIGN)
+        has_nan = low < LOWEST or high > HIGHEST
+        number_bits[0] = _NAN if has_nan else low ^ ((low >> np.int32(31)) & BUT_THE_SIGN)
         lowest = number[0]
-        number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & _BUT_THE_SIGN)
+        number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & BUT_THE_SIGN)
         highest = number[0]
-        start = np.float32(0) - _round_up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
-        step = _round_up((highest - start) / most, number, number_bits)
+        start = np.float32(0) - round_up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
+        step = round_up((highest - start) / most, number, number_bits)
         if share > 0 and _LEAST_STEP <= step <= _MOST_STEP:
             start, step = _clip(x[begin : begin + count], lowest, highest, start, step, share, most)
         minimum[group], scale[group] = start, step
@@ -140,8 +140,8 @@ def _encode_loop(
             codes[i] = np.int32(place if place < most else most)
         for word in range((count + 7) // 8):
             for plane in range(len(planes)):
-                bits = ((words[word] >> np.uint64(plane)) & _ONES) * _GATHER
-                planes[plane, first + begin // 8 + word] = bits >> _TOP_BYTE
+                bits = ((words[word] >> np.uint64(plane)) & ONES) * GATHER
+                planes[plane, first + begin // 8 + word] = bits >> TOP_BYTE
 
 
 def _up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> Any:
@@ -166,12 +166,12 @@ def _clip_group(
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
     cut, unit, whole = (highest - lowest) * share, np.float32(1) / step, (start, step)
-    inner = start if lowest == 0 else np.float32(0) - _round_up(-(lowest + cut), number, number_bits)
+    inner = start if lowest == 0 else np.float32(0) - round_up(-(lowest + cut), number, number_bits)
     upper = highest if highest == 0 else highest - cut
     least = _missed(x, start, step, unit, most)
     for way in (1, 2, 3):  # bit 0: the lower end moves; bit 1: the upper
         begin = inner if way & 1 else whole[0]
-        width = _round_up(((upper if way & 2 else highest) - begin) / most, number, number_bits)
+        width = round_up(((upper if way & 2 else highest) - begin) / most, number, number_bits)
         error = _missed(x, begin, width, unit, most)
         if error < least:
             start, step, least = begin, width, error
@@ -207,6 +207,6 @@ def _decode_loop(
             values[begin + i] = values.dtype.type(codes[i]) * scale[group] + minimum[group]
 
 
-_round_up, _missed = compiled(_up, nogil=True), compiled(_squared_errors, nogil=True)
+round_up, _missed = compiled(_up, nogil=True), compiled(_squared_errors, nogil=True)
 _clip = compiled(_clip_group, nogil=True)
 _encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)

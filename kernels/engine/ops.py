@@ -7,10 +7,11 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
     encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
+    encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
     rectify, rectify_backward          ReLU by one bit
 
 Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
-`reference_codes`.
+`reference_codes`; `encode_sides` always in the latter.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,6 +112,12 @@ def _encode_groups_fake(
     return _planes_like(x, bits), *ends
 
 
+def _encode_sides_fake(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    groups = (x.numel() + group_size - 1) // group_size
+    ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    return _planes_like(x, bits), *ends, x.new_empty(groups, dtype=torch.uint8)
+
+
 def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
     *_, count, dtype = others
     return planes.new_empty(count, dtype=dtype)
@@ -149,6 +156,11 @@ _OPS: dict[str, Op] = {
         " bool clipped=False) -> (Tensor, Tensor, Tensor)",
         _encode_groups,
         _encode_groups_fake,
+    ),
+    "encode_sides": (
+        "(Tensor x, Tensor inside, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor, Tensor)",
+        reference_codes.encode_sides,
+        _encode_sides_fake,
     ),
     "encode": (
         "(Tensor x, Tensor center, Tensor inverse_scale, Tensor offset, Tensor? noise,"

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernels.eager.encoded import Encoded, Groups
+from kernels.eager.encoded import Encoded, Grouped, Groups
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat
@@ -137,7 +137,7 @@ class _ObservingMode(Compressing):
 
     history: _History
 
-    def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
         code = super()._approximated(x, kind, site)
         if not isinstance(code, Groups):
             raise KernelError(f"every site must have codes to be observed, got {site} without; report this")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kernels.eager.encoded import Encoded, Groups
+from kernels.eager.encoded import Encoded, Grouped
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.memory.step import Loss, differentiated
@@ -51,7 +51,7 @@ class _ClockedMode(Compressing):
         super().__init__(*given)
         self.clock, self.seconds = clock, seconds
 
-    def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
         if self.method.at(site) is None:
             return super()._approximated(x, kind, site)
         begun = self.clock()

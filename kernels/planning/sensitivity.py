@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kernels.eager.encoded import Drawn, Encoded, Groups, Logarithms
+from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat, group_of
@@ -66,7 +66,7 @@ class Trials:
     smallest: int = SMALLEST
     sites: dict[str, int] = field(default_factory=dict)
 
-    def decoder(self, kind: type[Groups], site: str, group: int) -> Callable[[Tensor], Tensor]:
+    def decoder(self, kind: Grouped, site: str, group: int) -> Callable[[Tensor], Tensor]:
         """The function that makes of a tensor saved at a site what backward gets."""
         drawn = Drawn() if self.rounding == "stochastic" else None
 
@@ -85,7 +85,7 @@ class _TrialMode(Compressing):
 
     trials: Trials
 
-    def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
         self.trials.sites[site] = x.numel()
         trial = _LogarithmTrial if kind is Logarithms else _Trial
         return trial(x, self.trials.decoder(kind, site, group_of(x)))

@@ -65,6 +65,27 @@ def test_a_row_whose_last_group_is_shorter(
     same(lambda: coded(x, (group, 1, count), bits, noise))
 
 
+@given(
+    dtype=st.sampled_from(DTYPES),
+    bits=st.integers(2, 8),
+    group=st.sampled_from([7, 32, 49, 98, 128]),
+    count=st.integers(1, 700),
+    threshold=st.sampled_from([0.0, 1.0, 9.0, None]),
+    special=st.lists(st.sampled_from(SPECIAL), max_size=3),
+)
+def test_sides_of_groups_of_any_size(
+    dtype: torch.dtype, bits: int, group: int, count: int, threshold: float | None, special: list[float]
+) -> None:
+    x = torch.randn(count, generator=torch.Generator().manual_seed(count)).to(dtype)
+    x[: len(special)] = torch.tensor(special[:count], dtype=dtype)
+    inside = torch.arange(count) % 3 > 0 if threshold is None else (x < threshold if count % 2 else x > threshold)
+    with plain():
+        expected = torch.ops.actfit.encode_sides(x, inside, group, bits)
+    made = torch.ops.actfit.encode_sides(x, inside, group, bits)
+    torch.testing.assert_close(made, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(made[2].signbit(), expected[2].signbit())
+
+
 @given(rows=st.integers(1, 5), groups=st.integers(1, 5), group=st.sampled_from([8, 40]), bits=st.integers(1, 8))
 def test_rows_of_whole_groups(rows: int, groups: int, group: int, bits: int) -> None:
     x = torch.randn(rows * groups * group, generator=torch.Generator().manual_seed(rows))

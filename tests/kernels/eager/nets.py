@@ -18,7 +18,7 @@ class ExactCode(Encoded):
 
     unit = 1
 
-    def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None) -> None:
+    def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None, inside: Any = None) -> None:
         self._tensors = [flat.clone()]
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
