@@ -32,7 +32,7 @@ from kernels.planning.task import Blocks, Task
 # The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
 # are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
 MISSING = 0.1
-PLANNED = (2, 11)  # the first release of PyTorch; 2.9 and 2.10 refuse fake tensors of another mode than their own
+PLANNED = (2, 9)  # the first release of PyTorch; 2.9 and 2.10 refuse fake tensors of another mode than their own
 
 
 class CompiledGradients(Gradients):
