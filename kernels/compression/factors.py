@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import SymInt, Tensor, fx
+from torch import Tensor, fx
 
 from kernels.compression.exact import without_gradients
 from kernels.compression.nodes import is_drawn, origin, packet_of
@@ -123,16 +123,22 @@ def _is_linear(node: fx.Node, own: set[fx.Node]) -> bool:
 
 def _same_sizes(start: fx.Node, linear: list[fx.Node]) -> bool:
     """Whether all have the same sizes, and these are numbers."""
-    shapes = {node.meta["val"].shape if isinstance(node.meta.get("val"), Tensor) else None for node in (start, *linear)}
-    return len(shapes) == 1 and None not in shapes and not any(isinstance(size, SymInt) for size in shapes.pop())
+    values = [node.meta.get("val") for node in (start, *linear)]
+    shapes = {value.shape if isinstance(value, Tensor) else (None,) for value in values}
+    return len(shapes) == 1 and all(isinstance(size, int) for size in shapes.pop())
 
 
 def _computed_in_forward(forward: fx.Graph, node: fx.Node, placeholder: fx.Node, product: Product) -> fx.Node:
-    """The product of ones, in the forward graph."""
-    known = {forward_node.name: forward_node for forward_node in forward.nodes if forward_node.op != "output"}
-    (last,) = forward.find_nodes(op="output")
+    """The product of ones, in the forward graph: after the last use of the tensor, which is not held longer."""
+    names = {part.name for part in product.own}
+    known = {part.name: part for part in forward.nodes if part.name in names and part.op != "output"}
+    order = {part: place for place, part in enumerate(forward.nodes)}
+    used = [node, *(user for user in node.users if user.op != "output"), *known.values()]
+    before = max(used, key=order.__getitem__).next
+    while before.op == "placeholder":
+        before = before.next
     start: Tensor = product.start.meta["val"]
-    with forward.inserting_before(last):
+    with forward.inserting_before(before):
         settings = {"dtype": start.dtype, "layout": torch.strided, "device": start.device, "pin_memory": False}
         ones = forward.call_function(aten.full.default, (list(start.shape), 1), settings)
         ones.meta["val"] = start
