@@ -54,7 +54,7 @@ class First(nn.Module):
         self.layer, self.head = nn.Linear(64, 64).requires_grad_(False), nn.Linear(64, 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head((self.layer(x) + x)[:, 0])
+        result: Tensor = self.head((self.layer(x) + x).split([1, 63], 1)[0])
         return result
 
 
