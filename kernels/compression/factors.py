@@ -23,7 +23,7 @@ LIKE_VIEWS = (aten._unsafe_view, aten.clone, CAST)  # what computes nothing, bes
 class Product:
     """The operations by which backward makes `end` of the gradient `start`: start times a function of a placeholder.
 
-    own: operations on the placeholder alone; linear: those on the gradient.
+    own: operations on the placeholder alone, and constants; linear: those on the gradient.
     """
 
     start: fx.Node
@@ -53,7 +53,8 @@ def cross_factors(
         together[factor].meta["val"] = factor.meta["val"]
         _multiply(backward, product, together[factor])
         for done in [*reversed(product.linear), *reversed(product.own), placeholder]:
-            backward.erase_node(done)
+            if not done.users:  # constants may have others
+                backward.erase_node(done)
     return together
 
 
@@ -61,12 +62,13 @@ def _product(backward: fx.Graph, placeholder: fx.Node, free: set[fx.Node]) -> Pr
     """The product that uses a placeholder, if there is one, and nothing else does."""
     own, linear = [placeholder], list[fx.Node]()
     inner, waiting = {placeholder}, {placeholder}  # of the product so far; those with a user that is not
+    constants = {node for node in backward.nodes if packet_of(node) is aten.full}
     for node in backward.nodes:
         inputs = node.all_input_nodes
         if inner.isdisjoint(inputs):
             continue
-        if inner.intersection(own).issuperset(inputs) and _is_element_wise(node):
-            own.append(node)
+        if constants.union(inner.intersection(own)).issuperset(inputs) and _is_element_wise(node):
+            own += [*(constant for constant in inputs if constant in constants.difference(own)), node]
         elif _is_linear(node, inner.intersection(own)):
             linear.append(node)
         else:
@@ -77,7 +79,7 @@ def _product(backward: fx.Graph, placeholder: fx.Node, free: set[fx.Node]) -> Pr
             break
     else:
         return None
-    computed = [node for node in own[1:] if not _moves(node)]
+    computed = [part for part in own[1:] if part not in constants and not _moves(part)]
     start = _start(backward, own, linear) if computed else None
     return Product(start, node, own[1:], linear) if start and start not in free and _same_sizes(start, linear) else None
 

