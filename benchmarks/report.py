@@ -20,6 +20,7 @@ from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
 from benchmarks.error_floors_page import floors_section
+from benchmarks.factors_page import factors_section
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.fronts import page as fronts
 from benchmarks.gpu import notes
@@ -185,7 +186,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
     "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
     "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section, "fronts": fronts.section},
-    "docs/compression.md": {"compression": compression.section, "gpu-note": notes.compression},
+    "docs/compression.md": {
+        "compression": compression.section,
+        "factors": factors_section,
+        "gpu-note": notes.compression,
+    },
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,
         "forward-ad-models": forward_ad.models_section,

@@ -59,6 +59,7 @@ SUITES = {
         Step("forward_ad", ("--what", "chains,models")),
         Step("approx_backprop", ("--what", "layers,models,batches")),
         Step("compression", ("--what", "bytes")),
+        Step("factors", placed=False, brief=False),
         Step("fronts", placed=False),
         Step("planning", ("--what", "errors,bytes"), placed=False),
     ),

@@ -45,6 +45,7 @@ BAD = {
                 "budget",
                 "compression",
                 "error_floors",
+                "factors",
                 "fewbit",
                 "forward_ad",
                 "fronts",

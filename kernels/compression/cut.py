@@ -8,7 +8,9 @@ from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
 from kernels.compression import forms, private
 from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
+from kernels.compression.bases import cross_bases
 from kernels.compression.exact import move_to_forward
+from kernels.compression.factors import cross_factors
 from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of
 from kernels.methods.every_tensor import EveryTensor
 
@@ -65,7 +67,7 @@ def cut_of(
         The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
     """
     (last,) = forward.find_nodes(op="output")
-    saved = _pairs(last.args[0][outputs:], backward)
+    saved = cross_bases(backward, _pairs(last.args[0][outputs:], backward))
     inputs = _inputs_without_gradient(forward, backward, static)
     least_elements = forms.SMALLEST if smallest is None else smallest
 
@@ -74,7 +76,8 @@ def cut_of(
         return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
-    exact = move_to_forward(forward, backward, saved, set(_coded(forms_of(saved))))
+    factors = cross_factors(forward, backward, saved, set(_coded(forms_of(saved))))
+    exact = move_to_forward(forward, backward, factors, set(_coded(forms_of(factors))))
     pairs = recompute_attention(backward, exact, set(_coded(forms_of(exact))))
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()

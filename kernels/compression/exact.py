@@ -49,9 +49,7 @@ def move_to_forward(
     first = next(
         (placeholder for placeholder in pairs.values() if isinstance(placeholder.meta.get("val"), Tensor)), None
     )
-    magnifying = [
-        node for node in _without_gradients(backward, set(sources)) if _is_step(node) or _is_probability(node)
-    ]
+    magnifying = [node for node in without_gradients(backward, set(sources)) if _is_step(node) or _is_probability(node)]
     # Collected before any is moved: a user of a moved result depends on a code, too.
     for node in [node for node in magnifying if not approximate.isdisjoint(cone(node))]:
         with backward.inserting_before(first):
@@ -70,7 +68,7 @@ def move_to_forward(
     return without_unused(together, used)
 
 
-def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.Node]:
+def without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.Node]:
     """The operations on crossing tensors and constants alone, in their order."""
     gradient_free = set(saved)
     for node in list(backward.nodes):

@@ -59,14 +59,10 @@ def options(
     return _options(PlannedParts(method.bits, method.rounding, method.at_site))
 
 
-def released() -> tuple[int, ...]:
-    """PyTorch's release, as (2, 13)."""
-    return tuple(int(part) for part in torch.__version__.split(".")[:2])
-
-
 def check_release() -> None:
     """Raise KernelError on a release of PyTorch that was not tested."""
-    if not TORCH[0] <= released() <= TORCH[1]:
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if not TORCH[0] <= release <= TORCH[1]:
         first, last = (".".join(map(str, version)) for version in TORCH)
         raise KernelError(
             f"kernels.compression works with torch {first} to {last}, not {torch.__version__}; "

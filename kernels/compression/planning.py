@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from kernels.compression import codes, forms, private
 from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
-from kernels.compression.partitioner import CodedPartitioner, check_release, released
+from kernels.compression.partitioner import CodedPartitioner, check_release
 from kernels.compression.splice import let_cross
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
@@ -32,7 +32,6 @@ from kernels.planning.task import Blocks, Task
 # The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
 # are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
 MISSING = 0.1
-PLANNED = (2, 11)  # the first release of PyTorch; 2.9 and 2.10 refuse fake tensors of another mode than their own
 
 
 class CompiledGradients(Gradients):
@@ -57,11 +56,6 @@ class CompiledTask(Task):
         return ()
 
     def _observed(self, blocks: Blocks) -> Step:
-        if released() < PLANNED:
-            raise KernelError(
-                f"plans for compiled models need torch {'.'.join(map(str, PLANNED))} or newer, got {torch.__version__};"
-                " plan for eager mode, or give compression.options(bits=...)"
-            )
         check_release()
         cut = TrialPartitioner(Trials(self.rounding, smallest=forms.SMALLEST))
         try:

@@ -9,12 +9,14 @@ from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor import inductor_prims
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._inductor.decomposition import select_decomp_table
 from torch._ops import HigherOrderOperator
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 __all__ = [
@@ -62,9 +64,23 @@ def interpreted(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with functorch_config.patch(donated_buffer=False):
-            return compile_fx(graph, inputs, inner_compile=run, config_patches=settings)
+            return compile_fx(graph, _of_tracing(inputs), inner_compile=run, config_patches=settings)
 
     return compiled
+
+
+def _of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
+    """Inputs whose fake tensors are of the mode of Dynamo's own: before 2.11, PyTorch refuses those of another."""
+    context = TracingContext.try_get()
+    if context is None or context.fake_mode is None:
+        return inputs
+    mode = context.fake_mode
+    return [
+        mode.from_tensor(value, static_shapes=True)
+        if isinstance(value, FakeTensor) and value.fake_mode is not mode
+        else value
+        for value in inputs
+    ]
 
 
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:

@@ -84,7 +84,7 @@ class Undecoded(Tensor):
 
 def may_be_read_by_pieces(value: Value, like: Shape) -> bool:
     """Whether a value can be decoded by pieces, has several, and its elements are in the order of memory."""
-    unit = value.unit()
+    unit = value.unit
     return unit is not None and like.geometry.is_packed() and is_worth_cutting(like.geometry.numel(), unit, like.device)
 
 
@@ -100,7 +100,7 @@ def _by_pieces(into: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ten
     given = [x for x in args if isinstance(x, Tensor)]
     undecoded = [x for x in given if isinstance(x, Undecoded)]
     size, stride, _ = undecoded[0].like.geometry
-    unit = common(x.value.unit() for x in undecoded)
+    unit = common(x.value.unit for x in undecoded)
     types = {x.dtype for x in given} - {torch.bool}
     if unit is None or len(types) > 1 or any((x.size(), x.stride()) != (size, stride) for x in given):
         return None

@@ -108,7 +108,7 @@ class Value:
 
     def _repeated(self, recent: Recent) -> Tensor:
         call = self._its_call()
-        unit, count, device = call.unit(), call.geometry.numel(), call.device
+        unit, count, device = call.unit, call.geometry.numel(), call.device
         if unit is None or device is None or not is_worth_cutting(count, unit, device):
             return call.run(recent)
         for value in call.operands:
@@ -120,10 +120,11 @@ class Value:
             raise KernelError("a tensor must be kept or have been made of kept ones, got one that is not; report this")
         return self.call
 
+    @property
     def unit(self) -> int | None:
         """Where pieces of it may begin, as `Encoded.unit` says; None if it is not made by pieces."""
-        source = self.saved.code.unit if self.saved is not None else self.call and self.call.unit()
-        return common([source, *(inside.code.unit for inside in self.inside.values())])
+        source = self.call if self.saved is None else self.saved.code
+        return None if source is None else common([source.unit, *(code.code.unit for code in self.inside.values())])
 
     def piece(self, place: slice) -> Tensor:
         """A piece of `flat`."""
@@ -213,6 +214,7 @@ class Call:
             result = result.new_empty_strided(geometry.size, geometry.stride).copy_(result)
         return flat(result)
 
+    @property
     def unit(self) -> int | None:
         """Where pieces may begin, as `Encoded.unit` says; None for a function that takes other elements, too."""
         if name_of(self.function) not in ELEMENT_WISE or not self.geometry.is_packed():
@@ -223,7 +225,7 @@ class Call:
         operands = [x for x in given if isinstance(x, Operand)]
         if any((x.geometry or self.geometry) != self.geometry for x in operands):
             return None
-        return common(x.value.unit() for x in operands)
+        return common(x.value.unit for x in operands)
 
     def piece(self, place: slice) -> Tensor:
         """A piece of the result."""

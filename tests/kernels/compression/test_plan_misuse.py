@@ -82,10 +82,3 @@ def test_the_plan_of_another_model_is_refused() -> None:
     other = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     with pytest.raises(Exception, match=r"plan must be of this model, got one without '.*: aten.addmm'; plan anew"):
         run(other, cut, (x,), {})
-
-
-def test_an_older_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its compiler refuses fake tensors, on which bytes are counted."""
-    monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")
-    with pytest.raises(KernelError, match=r"models need torch 2.11 or newer, got 2.10.0\+cpu; plan for eager mode"):
-        make_plan(*stack(layers=1), 0.12, compiled=True)

@@ -71,6 +71,34 @@ def test_dropout_under_inductor() -> None:
     assert graph.after == plan.planned.kept
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
+@pytest.mark.slow
+@pytest.mark.repeats
+def test_copies_of_what_convolutions_are_given() -> None:
+    """They come on top of what was planned: the pictures, and weights with a window. There are none channels last."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.SiLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.SiLU(),
+        nn.Conv2d(64, 32, 1),
+    )
+    model, x = nn.Sequential(*layers), torch.randn(8, 16, 16, 16)
+    assert _beside_the_plan(model, x) == sum(tensor.nbytes for tensor in (x, layers[0].weight, layers[2].weight))
+    last = torch.channels_last
+    assert _beside_the_plan(model.to(memory_format=last), x.to(memory_format=last)) == 0
+
+
+def _beside_the_plan(model: nn.Module, x: Tensor) -> int:
+    """Bytes that compiled code saves and the plan does not have."""
+    plan = make_plan(model, x, 0.25, compiled=True)
+    torch.compiler.reset()
+    with inductor_config.patch(force_disable_caches=True):
+        compiled = torch.compile(model, options=compression.options(plan=plan), dynamic=False)
+        return saved_bytes(compiled, x).total - plan.planned.kept
+
+
 # Dynamo looks at the gradient of such an input.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
