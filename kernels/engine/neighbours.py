@@ -129,7 +129,7 @@ def _encode_loop(
         number_bits[0] = _NAN if has_nan else high ^ ((high >> np.int32(31)) & BUT_THE_SIGN)
         highest = number[0]
         start = np.float32(0) - round_up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
-        step = round_up((highest - start) / most, number, number_bits)
+        step = round_up((highest - start + np.float32(0)) / most, number, number_bits)
         if share > 0 and _LEAST_STEP <= step <= _MOST_STEP:
             start, step = _clip(x[begin : begin + count], lowest, highest, start, step, share, most)
         minimum[group], scale[group] = start, step
@@ -171,7 +171,7 @@ def _clip_group(
     least = _missed(x, start, step, unit, most)
     for way in (1, 2, 3):  # bit 0: the lower end moves; bit 1: the upper
         begin = inner if way & 1 else whole[0]
-        width = round_up(((upper if way & 2 else highest) - begin) / most, number, number_bits)
+        width = round_up(((upper if way & 2 else highest) - begin + np.float32(0)) / most, number, number_bits)
         error = _missed(x, begin, width, unit, most)
         if error < least:
             start, step, least = begin, width, error

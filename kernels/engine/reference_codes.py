@@ -60,8 +60,8 @@ def ends(
 
 
 def _range_of(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs
-    return minimum, next_bfloat16((high - minimum) / ((1 << bits) - 1))
+    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs; so are scales
+    return minimum, next_bfloat16((high - minimum + 0.0) / ((1 << bits) - 1))
 
 
 def _clipped(

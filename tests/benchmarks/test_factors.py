@@ -8,8 +8,9 @@ from benchmarks.factors_page import FACTORS, FUNCTIONS, INPUTS, LARGER, NAME, PA
 from benchmarks.pages import of_any
 from coefficients import load
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_errors_of_derivatives() -> None:
     """The rows are of the codes and tables that ship; where x is large, a table errs as its file says it may."""
     stored = {
@@ -26,7 +27,6 @@ def test_errors_of_derivatives() -> None:
     assert {what for what, _, _ in stored} >= set(FUNCTIONS)
 
 
-@pytest.mark.slow
 def test_nets_keep_the_same_bytes_either_way() -> None:
     rows = list(net_errors(("BERT",), Size(1, 4, 32, 64)))
     values = {(row.size["larger"], row.implementation, row.mode): row.median for row in rows}

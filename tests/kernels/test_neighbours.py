@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -101,6 +101,7 @@ def test_rows_of_whole_groups(rows: int, groups: int, group: int, bits: int) -> 
     power=st.integers(-70, 70),
     special=st.lists(st.sampled_from(SPECIAL), max_size=3),
 )
+@example(torch.float16, 1, 8, 100, 0.0, -25, [])  # a group of zeros of either sign
 def test_clipped_ranges(
     dtype: torch.dtype, bits: int, group: int, count: int, mean: float, power: int, special: list[float]
 ) -> None:

@@ -266,7 +266,7 @@ def ends_of(lowest, highest):
 def range_of(lowest, highest, BITS: tl.constexpr):
     """Minima and scales of groups from their ends."""
     minimum = 0.0 - upper(-lowest)
-    return minimum, upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
+    return minimum, upper(tl.div_rn(highest - minimum + 0.0, (1 << BITS) - 1.0))
 
 
 @triton.jit
