@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 # Elements of a piece, for each thread of a CPU, and of a GPU: there it takes longer than to launch its kernels.
-A_THREAD, A_GPU = 1 << 19, 1 << 24
-FEW = 4  # a tensor of fewer pieces is made whole, in fewer calls
+A_THREAD, A_GPU = 1 << 20, 1 << 24
+FEW = 2  # a tensor of fewer pieces is made whole, in fewer calls
 
 
 def common(units: Iterable[int | None]) -> int | None:
