@@ -9,7 +9,7 @@ from torch import Tensor
 REPEATED = frozenset(
     [
         *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "square", "pow"),
-        *("gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "elu", "selu", "celu", "logsigmoid", "softsign"),
+        *("gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "elu", "selu", "celu", "softsign"),
         *("relu", "leaky_relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "glu"),
         *("clamp", "clip", "clamp_min", "clamp_max", "where", "masked_fill", "normalize"),
         *("to", "float", "half", "bfloat16", "type", "type_as", "contiguous", "clone", "reshape", "flatten"),
@@ -114,8 +114,14 @@ IN_PLACE = {
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name without underscores around it: "mul" for `x.mul(y)`, `x * y`, `x.mul_(y)`, `x *= y` and operators."""
+    """The name without underscores around it: "mul" for `x.mul(y)`, `x * y`, `x.mul_(y)`, `x *= y` and operators.
+
+    Another library's operator has its library before it, as "mine::mul".
+    """
     name: str = getattr(function, "__name__", "").partition(".")[0].strip("_").removeprefix("special_")
+    library = getattr(function, "namespace", None) or getattr(function, "_qualified_op_name", "aten").partition("::")[0]
+    if library != "aten":
+        return f"{library}::{name}"
     return IN_PLACE.get(name, ALIASES.get(name, name))
 
 

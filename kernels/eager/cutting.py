@@ -8,7 +8,7 @@ from torch import Tensor
 
 # Elements of a piece, for each thread of a CPU, and of a GPU: there it takes longer than to launch its kernels.
 A_THREAD, A_GPU = 1 << 20, 1 << 24
-FEW = 2  # a tensor of fewer pieces is made whole, in fewer calls
+FEW = 2  # a tensor of no more pieces is made whole, in fewer calls
 
 
 def common(units: Iterable[int | None]) -> int | None:
@@ -29,7 +29,7 @@ def length_of(unit: int, device: torch.device) -> int:
 
 
 def is_worth_cutting(count: int, unit: int, device: torch.device) -> bool:
-    """Whether a tensor of so many elements has several pieces."""
+    """Whether a tensor of so many elements has more than FEW pieces."""
     length = length_of(unit, device)
     return length > 0 and count > FEW * length
 

@@ -173,7 +173,7 @@ class Compressing(WithOuterHooks):
             return
         with torch.no_grad():
             kind: Grouped = Groups
-            if is_like(result, code.x):
+            if self.method.rounding != "stochastic" and self.method.at(code.site) and is_like(result, code.x):
                 kind = partial(Sided, inside=ABOVE_ZERO.holds(flat(result)))
             code = self._approximated(code.x, kind, code.site)
             edges = code.hand_over_edges()
@@ -221,7 +221,8 @@ class Compressing(WithOuterHooks):
             value.saved = self._coded(code)
             if saver.interval is not None and edges is not None:
                 value.inside[saver.interval] = self._coded(Sides(value.saved, edges))
-            self._waiting = value if isinstance(code, Waiting) else None
+            if isinstance(code, Waiting):
+                self._waiting = value
             self.provenance.relieve(saver.operands)
         if saver.interval is not None and saver.interval not in value.inside:
             value.inside[saver.interval] = self._coded(self._inside(x, value, saver, saver.interval))
@@ -233,10 +234,12 @@ class Compressing(WithOuterHooks):
 
     def _inside(self, x: Tensor, value: Value, saver: RunningCall, interval: Interval) -> Encoded:
         """The code of which elements are inside an interval."""
-        source = source_of(value, ViewGeometry.of(x), saver)
+        elements, source = flat(x), source_of(value, ViewGeometry.of(x), saver)
         if interval == ABOVE_ZERO and source in self._sides:
-            return Sides(*self._sides[source])
-        return Bools(interval.holds(flat(x)))
+            saved, edges = self._sides[source]
+            if isinstance(saved.code, Sided) and saved.code.count == elements.numel():  # not if x is of a part of it
+                return Sides(saved, edges)
+        return Bools(interval.holds(elements))
 
     def _code_of(self, x: Tensor, saver: RunningCall, site: str) -> Encoded:
         if x.dtype == torch.bool:

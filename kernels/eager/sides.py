@@ -47,8 +47,8 @@ class Sides(Encoded):
     """
 
     def __init__(self, saved: SavedCode, edges: Tensor) -> None:
-        self._saved, self._tensors, saved.lent = saved, [edges], True
-        self.unit = saved.code.unit
+        self._saved, self._tensors, self.unit = saved, [edges], saved.code.unit
+        saved.lent = True
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         """Exactly."""

@@ -18,8 +18,8 @@ from kernels.eager.values import Recent, Value
 # What autograd calls in backward; each element of the result is made of one element of each tensor.
 NAMES = (
     *("gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "softplus_backward", "elu_backward"),
-    *("log_sigmoid_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward"),
-    *("threshold_backward", "leaky_relu_backward", "native_dropout_backward"),
+    *("hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "threshold_backward"),
+    *("leaky_relu_backward", "native_dropout_backward"),
 )
 _PACKETS = [getattr(torch.ops.aten, name) for name in NAMES]
 # Each operator, and the one that writes the result into an argument.
@@ -83,7 +83,7 @@ class Undecoded(Tensor):
 
 
 def may_be_read_by_pieces(value: Value, like: Shape) -> bool:
-    """Whether a value can be decoded by pieces, has several, and its elements are in the order of memory."""
+    """Whether a value can be decoded by pieces, has enough of them, and its elements fill their memory."""
     unit = value.unit
     return unit is not None and like.geometry.is_packed() and is_worth_cutting(like.geometry.numel(), unit, like.device)
 

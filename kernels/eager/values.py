@@ -220,7 +220,7 @@ class Call:
         if name_of(self.function) not in ELEMENT_WISE or not self.geometry.is_packed():
             return None
         given = [*self.args, *self.kwargs.values()]
-        if any(isinstance(x, Constant) and x.tensor.dim() > 0 for x in given):
+        if any(isinstance(x, torch.memory_format) or (isinstance(x, Constant) and x.tensor.dim() > 0) for x in given):
             return None
         operands = [x for x in given if isinstance(x, Operand)]
         if any((x.geometry or self.geometry) != self.geometry for x in operands):

@@ -11,6 +11,7 @@ each group or channel; the ops compute in float32, or in float64 for float64.
 """
 
 from functools import partial
+from math import lcm
 from types import ModuleType
 
 import torch
@@ -34,6 +35,7 @@ from kernels.engine.host import loops, on_host, pack, sided_loops, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
+PIECE = 1 << 24  # elements coded at once with their sides, in 25 bytes each
 LARGEST = 1 << 16  # elements of a group that loops hold at once
 
 
@@ -161,20 +163,26 @@ def encode_sides(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple
         uint8 [bits, ceil(n/8)]; bfloat16 [groups] twice; uint8 [groups].
     """
     flat, own = x.reshape(-1), inside.reshape(-1)
-    neighbours = sided_loops() if len(flat) and group_size <= LARGEST and on_host(flat) else None
+    neighbours = sided_loops() if len(flat) and lcm(group_size, 8) <= LARGEST and on_host(flat) else None
     if neighbours is not None and computed(flat.dtype) == torch.float32:
         made: tuple[Tensor, Tensor, Tensor, Tensor] = neighbours.encode_sides(
             flat.contiguous(), own.contiguous(), group_size, bits
         )
         return made
-    missing = -len(flat) % group_size
-    if missing:
-        flat, own = (torch.cat([part, part[-1:].expand(missing)]) for part in (flat, own))
-    values = flat.view(-1, group_size).float()  # the ends of groups are bfloat16
-    codes, *ends_and_edge = sides_of_groups(values, own.view(-1, group_size), 1 << bits)
-    minimum, scale, edge = ends_and_edge
-    planes = pack(codes.view(-1)[: x.numel()], bits)
-    return planes, minimum.bfloat16(), scale.bfloat16(), edge.to(torch.uint8)
+    groups = -(-len(flat) // group_size)
+    planes = flat.new_empty((bits, plane_bytes(len(flat))), dtype=torch.uint8)
+    minimum, scale = (flat.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    edge = flat.new_empty(groups, dtype=torch.uint8)
+    for piece in pieces(len(flat), (group_size,), max(PIECE, lcm(group_size, 8))):
+        of_groups = slice(piece.start // group_size, -(-piece.stop // group_size))
+        missing = (piece.start - piece.stop) % group_size
+        values, sides = flat[piece].float() + 0.0, own[piece]  # 0 for -0; the ends of groups are bfloat16
+        if missing:
+            values, sides = (torch.cat([part, part[-1:].expand(missing)]) for part in (values, sides))
+        codes, *ends = sides_of_groups(values.view(-1, group_size), sides.view(-1, group_size), 1 << bits)
+        planes[:, bytes_of(piece)] = pack(codes.view(-1)[: piece.stop - piece.start], bits)
+        minimum[of_groups], scale[of_groups], edge[of_groups] = ends[0], ends[1], ends[2]
+    return planes, minimum, scale, edge
 
 
 def sides_of_groups(x: Tensor, inside: Tensor, levels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

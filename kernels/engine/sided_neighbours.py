@@ -80,6 +80,7 @@ def _encode_sides_loop(
         bottom, top, other_bottom, other_top = BUT_THE_SIGN, ~BUT_THE_SIGN, BUT_THE_SIGN, ~BUT_THE_SIGN
         for i in range(count):
             key = x_bits[begin + i] ^ ((x_bits[begin + i] >> np.int32(31)) & BUT_THE_SIGN)
+            key = np.int32(0) if key == np.int32(-1) else key  # of -0, which is no less than 0
             is_inside = inside[begin + i]
             bottom, top = (
                 min(bottom, key if is_inside else BUT_THE_SIGN),

@@ -25,7 +25,8 @@ UNSIGNED = None, None, 1, None, 0.0, False
 def plain() -> Iterator[None]:
     """Without Numba's loops."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_codes, "loops", lambda: None)
+        for loops in ("loops", "sided_loops"):
+            patch.setattr(reference_codes, loops, lambda: None)
         yield
 
 

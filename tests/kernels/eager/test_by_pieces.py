@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels.eager import cutting, undecoded
-from kernels.eager.undecoded import INTO
 from kernels.memory.step import peak_bytes
 from tests.kernels.eager.nets import Net, assert_same, converted, gradients, loss_of
 
@@ -34,6 +33,19 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gate of a part": lambda h: F.silu(h[:, :32]) * h[:, 32:],
     "scaled": lambda h: F.gelu(h * 3) * 0.5 + h.roll(2),
     "by a row": lambda h: F.silu(h * h[:1].sigmoid()),
+}
+
+# The operators that read pieces; others decode whole: of mish none writes into a tensor, logsigmoid saves two.
+READ: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gelu", "gelu by tanh"), ("gelu_backward",)),
+    **{name: (f"{name}_backward",) for name in ("silu", "sigmoid", "tanh", "softplus", "elu", "leaky_relu")},
+    **{name: (f"{name}_backward",) for name in ("hardswish", "hardsigmoid", "hardtanh")},
+    **dict.fromkeys(("mish", "logsigmoid"), ()),
+    "relu": ("threshold_backward",),
+    "dropout": ("mul",),
+    "gate": ("silu_backward", "mul"),
+    **dict.fromkeys(("gate of a part", "by a row"), ("mul",)),  # silu's input has gaps, or is a product with a row
+    "scaled": ("gelu_backward",),
 }
 
 
@@ -81,11 +93,21 @@ def test_gradients_are_those_of_whole_tensors(
     torch.testing.assert_close(gradients(net, x), whole, rtol=0, atol=0)
 
 
-def test_derivatives_are_read_by_pieces(by_pieces: list[Any]) -> None:
-    gradients(converted(net_of("gate of a part")), torch.randn(21, 32))
-    gradients(converted(net_of("gelu")), torch.randn(21, 32))
-    gradients(converted(net_of("relu")), torch.randn(21, 32))
-    assert {INTO[torch.ops.aten.gelu_backward.default], INTO[torch.ops.aten.threshold_backward.default]} <= {*by_pieces}
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_are_read_by_pieces(name: str, by_pieces: list[Any]) -> None:
+    gradients(converted(net_of(name)), torch.randn(21, 32))
+    assert {into.overloadpacket for into in by_pieces} == {getattr(torch.ops.aten, read) for read in READ[name]}
+
+
+@pytest.mark.usefixtures("cut")
+def test_casts_with_an_order_in_memory_are_made_whole() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net[0](x)
+        return h.sin() + F.silu(h.to(torch.float64, memory_format=torch.channels_last))
+
+    net = converted(Net(forward, nn.Conv2d(3, 8, 3))).to(memory_format=torch.channels_last)
+    _, (weight, _) = gradients(net, torch.randn(2, 3, 12, 12))
+    assert weight.isfinite().all()
 
 
 @pytest.mark.usefixtures("exact_codes", "cut")

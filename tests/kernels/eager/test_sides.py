@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from kernels import saved_bytes
 from kernels.eager.encoded import Sided
 from kernels.methods.every_tensor import EveryTensor
-from tests.kernels.eager.nets import Net, converted
+from tests.kernels.eager.nets import Net, assert_same, converted
 
 CHANNELS, SIDE = 16, 14
 NORMS: dict[str, Callable[[], nn.Module]] = {
@@ -111,3 +111,24 @@ def test_sides_that_no_threshold_divides_are_exact() -> None:
         code = Sided(x, EveryTensor(2), group, inside=inside)
         edges, tensors = code.hand_over_edges(), code.hand_over()
         assert torch.equal(code.inside(tensors, edges), inside)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_relu_of_part_of_a_norms_result() -> None:
+    """Its bools are those of the part, not of the norm's input."""
+    net = Net(
+        lambda net, x: F.relu(net[1](net[0](x))[:3]), nn.Conv2d(3, CHANNELS, 3, padding=1), nn.BatchNorm2d(CHANNELS)
+    )
+    x, weights = torch.randn(4, 3, SIDE, SIDE), torch.randint(-99, 99, (3, CHANNELS, SIDE, SIDE)).float()
+    assert torch.equal(shift_gradient(converted(net), x, weights), shift_gradient(net, x, weights))
+
+
+@pytest.mark.usefixtures("exact_codes")
+def test_a_norm_whose_weight_is_made_of_data() -> None:
+    """It saves two tensors that are coded, the input first."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        weight, bias = net[1](x.mean((0, 2, 3))).chunk(2)
+        return F.relu(F.batch_norm(net[0](x), None, None, weight, bias, True))
+
+    assert_same(Net(forward, nn.Conv2d(3, 128, 3, padding=1), nn.Linear(3, 256)), torch.randn(4, 3, 8, 8))
