@@ -35,16 +35,17 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "by a row": lambda h: F.silu(h * h[:1].sigmoid()),
 }
 
-# The operators that read pieces; others decode whole: of mish none writes into a tensor, logsigmoid saves two.
+# The operators that read pieces. Others decode whole: of mish none writes into a tensor, logsigmoid saves two, parts
+# of rows have gaps, and a product with a row is not made by pieces.
 READ: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gelu", "gelu by tanh"), ("gelu_backward",)),
     **{name: (f"{name}_backward",) for name in ("silu", "sigmoid", "tanh", "softplus", "elu", "leaky_relu")},
     **{name: (f"{name}_backward",) for name in ("hardswish", "hardsigmoid", "hardtanh")},
-    **dict.fromkeys(("mish", "logsigmoid"), ()),
+    **dict.fromkeys(("mish", "logsigmoid", "gate of a part"), ()),
     "relu": ("threshold_backward",),
     "dropout": ("mul",),
     "gate": ("silu_backward", "mul"),
-    **dict.fromkeys(("gate of a part", "by a row"), ("mul",)),  # silu's input has gaps, or is a product with a row
+    "by a row": ("mul",),
     "scaled": ("gelu_backward",),
 }
 
