@@ -58,6 +58,7 @@ AWAY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 OPERATIONS = JUMPS | POLES | AWAY
 QUICK = ("floor", "logarithm")
+FACTORS = ("remainder", "1 / (1 + x * x)")  # the gradient is multiplied once, by their product, which crosses
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,10 @@ def test_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = step.again(stock)
     assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
     with full_width():
-        assert same(step.again(partitioner()), exact)
+        if name in FACTORS:  # by PyTorch's default tolerances of a few roundings
+            torch.testing.assert_close(step.again(partitioner()), exact)
+        else:
+            assert same(step.again(partitioner()), exact)
     whole = "backward divides by it" in {row.reason for row in cut.graphs[0].crossings}
     assert whole == (name in POLES)
 

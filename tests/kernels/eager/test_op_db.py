@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.eager import Compressing, calls
-from kernels.eager.encoded import Groups
+from kernels.eager.encoded import Groups, Sided
 from kernels.eager.provenance import Provenance
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.eager import op_db
@@ -76,14 +76,15 @@ class Shaken:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.step, self.generator, self.coded = 0.0, torch.Generator(), 0
 
-        def shake(code: Groups, flat: Tensor, *_: Any) -> None:
+        def shake(code: Groups, flat: Tensor, *_: Any, **__: Any) -> None:
             noise = torch.rand(flat.shape, generator=self.generator, dtype=flat.dtype) - 0.5
             finite = flat[flat.isfinite()]
             spread = finite.amax() - finite.amin() if finite.numel() else 0.0
             code.dtype, code._tensors = flat.dtype, [flat + self.step * spread * noise]
             self.coded += 1
 
-        patch.setattr(Groups, "__init__", shake)
+        for kind in (Groups, Sided):  # the second then tells no sides
+            patch.setattr(kind, "__init__", shake)
         patch.setattr(Groups, "decode", lambda code, tensors: tensors[0].clone())
 
     def errors(self, call: op_db.Call, sample: SampleInput, expected: list[Tensor], step: float) -> list[float]:

@@ -49,7 +49,7 @@ class Counted(Groups):
 class Full(Encoded):
     """Codes of full width."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int, drawn: Any = None) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int, drawn: Any = None, inside: Any = None) -> None:
         self._tensors = [flat.clone()]
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
@@ -124,8 +124,8 @@ def check_what_is_kept(report: Report, name: str, before: int, after: int) -> No
 def check_codes_of_full_width(step: Step, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and gradients are stock's bit for bit."""
     with monkeypatch.context() as patched:
-        patched.setattr(mode, "Groups", Full)
-        patched.setattr(mode, "Logarithms", Full)
+        for kind in ("Groups", "Logarithms", "Sided"):
+            patched.setattr(mode, kind, Full)
         exact = step.converted(bits=8)
     assert same(exact[0], stock[0])
     assert same(exact[1], stock[1])
