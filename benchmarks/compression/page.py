@@ -10,15 +10,16 @@ from benchmarks.parsers import COMPRESSION_WAYS
 ROUNDING = 1e-5  # errors below come from another order of sums in float32
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
 BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", "planned 4 bits")
+TIMED = "coded 4 bits"  # a device is shown if this was timed there
 
 
 def readme() -> str:
-    """Peak, time and error of a few ways, in the dtype timed first, for each device on which all of them were timed."""
+    """Peak, time and error of a few ways, in the dtype timed first, for each device on which TIMED was."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
     for device, rows in _bytes().items():
         timed = times.get(device, {})
-        if not {f"{way} / {EAGER}" for way in BRIEF} <= {row["implementation"] for of in timed.values() for row in of}:
+        if not any(row["implementation"] == f"{TIMED} / {EAGER}" for of_net in timed.values() for row in of_net):
             continue
         dtype, _ = next(iter(timed))
         of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
