@@ -106,9 +106,9 @@ def _search(atoms: Atoms, k: int, every: int = 1) -> tuple[Ints, float, float] |
 
     The first price is that of the search with `THINNED` times fewer places to cut, which takes as much less time and
     mostly ends at once what would take up to nine rounds. Where few places are left it comes from a smooth curve's
-    error, C / k², as 2 C / k³. Once partitions with more and with fewer
-    than k segments have been seen, the next price makes these two equally good. If no third partition is better at that
-    price, both are best, and so is a splice of them.
+    error, C / k², as 2 C / k³. Once partitions with more and with fewer than k segments have been seen, the next price
+    makes these two equally good. If no third partition is better at that price, both are best, and so is a splice of
+    them.
     """
     sums = np.concatenate([atoms.sums[:-1:every], atoms.sums[-1:]])
     more: tuple[Ints, float] | None = None  # cuts and their cost

@@ -45,8 +45,7 @@ def cross_bases(backward: fx.Graph, pairs: dict[fx.Node, fx.Node]) -> dict[fx.No
 
 def _base(node: fx.Node) -> fx.Node | None:
     """The dense tensor that a tensor with gaps is a view of; None for others."""
-    value = node.meta.get("val")
-    if not isinstance(value, Tensor) or order_of(value) is not None:
+    if not isinstance(node.meta.get("val"), Tensor) or _is_dense(node):
         return None
     while not _is_dense(node):
         is_view = getattr(node.target, "is_view", False) or node.target is operator.getitem

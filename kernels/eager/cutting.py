@@ -6,6 +6,8 @@ from math import lcm
 import torch
 from torch import Tensor
 
+from kernels.engine import pieces as engine_pieces
+
 # Elements of a piece, for each thread of a CPU, and of a GPU: there it takes longer than to launch its kernels.
 A_THREAD, A_GPU = 1 << 20, 1 << 24
 FEW = 2  # a tensor of no more pieces is made whole, in fewer calls
@@ -36,8 +38,7 @@ def is_worth_cutting(count: int, unit: int, device: torch.device) -> bool:
 
 def pieces(count: int, unit: int, device: torch.device) -> Iterator[slice]:
     """Slices of so many elements."""
-    length = length_of(unit, device)
-    return (slice(start, min(start + length, count)) for start in range(0, count, length))
+    return engine_pieces.pieces(count, (unit,), length_of(unit, device))
 
 
 def joined(count: int, places: Iterator[slice], make: Callable[[slice], Tensor]) -> Tensor:

@@ -168,14 +168,14 @@ class Compressing(WithOuterHooks):
 
     def _encode_waiting(self, result: Any) -> None:
         """Encode the input of a norm, whose result is known by now."""
-        value, code = self._waiting, self._waiting and self._waiting.saved and self._waiting.saved.code
-        if value is None or not isinstance(code, Waiting):
+        value = self._waiting
+        if value is None or value.saved is None or not isinstance(waiting := value.saved.code, Waiting):
             return
         with torch.no_grad():
             kind: Grouped = Groups
-            if self.method.rounding != "stochastic" and self.method.at(code.site) and is_like(result, code.x):
+            if self.method.rounding != "stochastic" and self.method.at(waiting.site) and is_like(result, waiting.x):
                 kind = partial(Sided, inside=ABOVE_ZERO.holds(flat(result)))
-            code = self._approximated(code.x, kind, code.site)
+            code = self._approximated(waiting.x, kind, waiting.site)
             edges = code.hand_over_edges()
             value.saved = self._coded(code)
             if edges is not None:
