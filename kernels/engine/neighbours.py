@@ -2,10 +2,14 @@
 
 The results are those of `kernels.engine.reference_codes`, bit for bit but in NaNs: the same operations in the same
 order, and none is fused. Importing this takes Numba, which a checkout that is not installed may lack, and a moment.
+
+Groups have any size, and need not begin at a byte. A loop over a group uses vector instructions only if Numba can tell
+that no index is negative; so loops begin with `group_size = max(group_size, 1)`, which changes nothing else.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -41,7 +45,8 @@ def encode_groups(
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
     added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
-    for piece in pieces_of(count, group_size, flat.dtype == torch.float32):
+    block = lcm(group_size, 8)  # whole groups in whole bytes
+    for piece in pieces_of(count, block, flat.dtype == torch.float32):
         x = flat[piece].detach().float().numpy()
 
         def run(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
@@ -51,14 +56,15 @@ def encode_groups(
             part = x[start:stop]
             _encode(part, part.view(np.int32), own, group_size, share, packed, (first + start) // 8, *ends)
 
-        in_threads(len(x), group_size, run)
+        in_threads(len(x), block, run)
     return planes, minimum.bfloat16(), scale.bfloat16()
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
     packed, steps, starts = planes.numpy(), scale.numpy(), minimum.numpy()
-    for piece in pieces_of(len(flat), group_size, flat.dtype == scale.dtype):
+    block = lcm(group_size, 8)
+    for piece in pieces_of(len(flat), block, flat.dtype == scale.dtype):
         part = flat[piece]
         made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
         values = made.numpy()
@@ -68,7 +74,7 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
             ends = steps[of_groups], starts[of_groups]
             _decode(packed, *ends, _EIGHTS, group_size, (first + start) // 8, values[start:stop])
 
-        in_threads(len(values), group_size, run)
+        in_threads(len(values), block, run)
         if made is not part:
             part.copy_(made)
 
@@ -78,19 +84,19 @@ def groups_of(start: int, stop: int, group_size: int) -> slice:
     return slice(start // group_size, -(-stop // group_size))
 
 
-def pieces_of(count: int, group_size: int, whole: bool) -> list[slice]:
-    """All at once, or, where numbers are converted on the way, pieces of whole groups: PyTorch has its own threads."""
-    length = count if whole else max(LEAST // group_size, 1) * group_size * torch.get_num_threads()
+def pieces_of(count: int, block: int, whole: bool) -> list[slice]:
+    """All at once, or, where numbers are converted on the way, pieces of whole blocks: PyTorch has its own threads."""
+    length = count if whole else max(LEAST // block, 1) * block * torch.get_num_threads()
     return [slice(start, min(start + length, count)) for start in range(0, count, max(length, 1))]
 
 
-def in_threads(count: int, group_size: int, run: Callable[[int, int], None]) -> None:
-    """Call `run` with parts of `count` elements that cut no group, in as many threads as PyTorch has, where it pays."""
+def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:
+    """Call `run` with parts of `count` elements that cut no block, in as many threads as PyTorch has, where it pays."""
     threads = max(1, min(torch.get_num_threads(), count // LEAST))
     if threads == 1:
         run(0, count)
         return
-    share = -(-count // (threads * group_size)) * group_size
+    share = -(-count // (threads * block)) * block
     with ThreadPoolExecutor(threads) as pool:
         for part in [pool.submit(run, start, min(start + share, count)) for start in range(0, count, share)]:
             part.result()
@@ -111,7 +117,8 @@ def _encode_loop(
 
     share: of its range by which an end of a group may move inwards; 0: none moves.
     """
-    codes = np.zeros(group_size, np.uint8)
+    group_size = max(group_size, 1)
+    codes = np.zeros((group_size + 7) // 8 * 8, np.uint8)
     words, most = codes.view(np.uint64), np.float32((1 << len(planes)) - 1)
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
@@ -138,10 +145,24 @@ def _encode_loop(
             place = np.floor((x[begin + i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
             place = place if place > 0 else np.float32(0)  # and of NaN
             codes[i] = np.int32(place if place < most else most)
-        for word in range((count + 7) // 8):
-            for plane in range(len(planes)):
-                bits = ((words[word] >> np.uint64(plane)) & ONES) * GATHER
-                planes[plane, first + begin // 8 + word] = bits >> TOP_BYTE
+        put_words(words, count, planes, first, begin, len(x))
+
+
+def _put(words: Words, count: int, planes: Bytes, first: int, begin: int, end: int) -> None:
+    """Write `count` codes, of which each word has eight, into planes, from code `begin` on of those from byte `first`.
+
+    What comes before them must be there. end: where the last codes of the planes end.
+    """
+    shift, count_words = np.uint64(begin % 8), (count + 7) // 8
+    byte, last = first + begin // 8, first + (end + 7) // 8
+    for plane in range(len(planes)):
+        carried = np.uint64(planes[plane, byte]) if shift > 0 else np.uint64(0)
+        for word in range(count_words):
+            bits = (((words[word] >> np.uint64(plane)) & ONES) * GATHER) >> TOP_BYTE
+            planes[plane, byte + word] = carried | bits << shift
+            carried = bits >> (np.uint64(8) - shift)
+        if byte + count_words < last:
+            planes[plane, byte + count_words] = carried
 
 
 def _up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> Any:
@@ -193,20 +214,26 @@ def _squared_errors(x: Floats, start: np.float32, step: np.float32, unit: np.flo
 def _decode_loop(
     planes: Bytes, scale: Floats, minimum: Floats, eights: Words, group_size: int, first: int, values: Floats
 ) -> None:
-    codes = np.empty(group_size, np.uint8)
-    words = codes.view(np.uint64)
+    group_size = max(group_size, 1)
+    codes = np.empty((group_size + 7) // 8 * 8, np.uint8)
+    words, last = codes.view(np.uint64), first + (len(values) - 1) // 8
     for group in range(len(scale)):
         begin = group * group_size
         count = min(group_size, len(values) - begin)
+        shift = begin % 8
         for word in range((count + 7) // 8):
-            eight = np.uint64(0)
+            eight, byte = np.uint64(0), first + begin // 8 + word
             for plane in range(len(planes)):
-                eight |= eights[planes[plane, first + begin // 8 + word]] << np.uint64(plane)
+                bits = planes[plane, byte]
+                if shift > 0:
+                    bits = (bits | planes[plane, min(byte + 1, last)] << 8) >> shift & 255
+                eight |= eights[bits] << np.uint64(plane)
             words[word] = eight
         for i in range(count):
             values[begin + i] = values.dtype.type(codes[i]) * scale[group] + minimum[group]
 
 
+put_words = compiled(_put, nogil=True)
 round_up, _missed = compiled(_up, nogil=True), compiled(_squared_errors, nogil=True)
 _clip = compiled(_clip_group, nogil=True)
 _encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)

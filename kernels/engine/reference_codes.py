@@ -250,8 +250,8 @@ def decode(args: Decode) -> Tensor:
 
 
 def _loops_for(x: Tensor, group_size: int, features: int, tokens: int, count: int) -> ModuleType | None:
-    """`kernels.engine.neighbours` for groups of neighbours, in whole bytes but the last; None without, or elsewhere."""
-    is_small = group_size <= LARGEST and group_size % 8 == 0
+    """`kernels.engine.neighbours` for groups of neighbours; None without Numba, or elsewhere."""
+    is_small = lcm(group_size, 8) <= LARGEST
     is_row = in_a_row(count, group_size, features, tokens)
     return loops() if count and is_small and is_row and on_host(x) else None
 
