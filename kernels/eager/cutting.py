@@ -10,7 +10,7 @@ from kernels.engine import pieces as engine_pieces
 
 # Elements of a piece, for each thread of a CPU, and of a GPU: there it takes longer than to launch its kernels.
 A_THREAD, A_GPU = 1 << 20, 1 << 24
-FEW = 2  # a tensor of no more pieces is made whole, in fewer calls
+FEW = 3  # a tensor of no more pieces is made whole, in fewer calls
 
 
 def common(units: Iterable[int | None]) -> int | None:

@@ -32,7 +32,7 @@ from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.outer_hooks import WithOuterHooks, outer_hooks, unpack
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
-from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
+from kernels.eager.rules import attention_again, dropout_scale, dropped, opened
 from kernels.eager.sides import ABOVE_ZERO, MONOTONE, Sides, Waiting, is_by_channel, is_like, source_of
 from kernels.eager.sites import Sites
 from kernels.eager.tensors import ViewGeometry, flat, group_of, is_dense, is_part, is_plain, tensors
@@ -119,10 +119,10 @@ class Compressing(WithOuterHooks):
             finally:
                 self._running.pop()
         name = calls.named(name, args, kwargs)
-        if function in OPENED:
+        if (inner := opened(function, args, kwargs)) is not None:
             super().__enter__()
             try:
-                return OPENED[function](*args, **kwargs)
+                return inner(*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:

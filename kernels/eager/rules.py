@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager.values import Constant
+from kernels.torch_state import autocasting
 
 # Backends of attention, and whether each is enabled now.
 BACKENDS = {
@@ -48,6 +49,35 @@ OPENED = {
     for name in ("multi_head_attention_forward", "linear_cross_entropy")
     if hasattr(F, name)  # the second is not in every release of PyTorch
 }
+
+
+def opened(function: Any, args: Any, kwargs: Any) -> Any:
+    """A function of the same results whose calls go to function modes, where that saves less; or None."""
+    if function in (F.rms_norm, torch.rms_norm):
+        return _rms_norm if _is_composed(*args, **kwargs) else None
+    return OPENED.get(function)
+
+
+def _is_composed(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> bool:
+    """Whether PyTorch composes this RMS norm of other operations, as it does on a CPU, and its arguments are valid."""
+    shape = tuple(normalized_shape)
+    is_valid = 0 < len(shape) <= input.dim() and shape == tuple(input.shape[-len(shape) :])
+    of_weight = weight is None or (tuple(weight.shape) == shape and weight.is_floating_point())
+    is_real = input.is_floating_point() and input.device.type == "cpu"
+    return is_real and is_valid and of_weight and not autocasting((input,))
+
+
+def _rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """As PyTorch composes it, bit for bit. In one call, x over its root mean square has a code beside x."""
+    wide = input.float() if input.dtype.itemsize == 2 else input
+    dims = tuple(range(-len(normalized_shape), 0))
+    squares = wide.pow(2).mean(dims, keepdim=True)
+    result = wide * torch.rsqrt(squares + (torch.finfo(wide.dtype).eps if eps is None else eps))
+    return (result if weight is None else result * weight).to(input.dtype)
 
 
 def attention_again(function: Any, mask: Constant | None, args: Any, kwargs: Any) -> Tensor:

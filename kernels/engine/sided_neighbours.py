@@ -121,7 +121,7 @@ def _ends_of_sides(x_bits: NDArray[np.int32], inside: Bools) -> tuple[np.int32, 
 
 
 def _grid_of_group(
-    low: np.float32, high: np.float32, threshold: np.float32, levels: np.float32, has_both: bool
+    low: np.float32, high: np.float32, threshold: np.float32, levels: np.float32, has_both: bool | np.bool_
 ) -> tuple[np.float32, np.float32, np.float32]:
     """Start and scale, not rounded yet, and the scales that the codes reach from the start."""
     if not (has_both and high > low and np.isfinite(threshold)):
