@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.engine.codes import (
-    CLIPPED,
     LEAST_STEP,
     MOST_STEP,
     PARTS,
     Decode,
     Encode,
     called_with_fields_of,
+    clipped_ends,
     clips,
     in_a_row,
     in_two_steps,
@@ -70,11 +70,9 @@ def _clipped(
     flat: Tensor, place: tuple[int, int, int], low: Tensor, high: Tensor, minimum: Tensor, scale: Tensor, bits: int
 ) -> tuple[Tensor, Tensor]:
     """Minima and scales of the whole ranges, or of those with one end or both moved inwards, by the least error."""
-    cut, unit = (high - low) * (CLIPPED / (1 << bits)), 1 / scale
-    inner = torch.where(low == 0, low, low + cut), torch.where(high == 0, high, high - cut)
-    can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
+    unit, can_change = 1 / scale, (scale >= LEAST_STEP) & (scale <= MOST_STEP)
     least = _squared_errors(flat, place, minimum, scale, unit, bits)
-    for ends in ((inner[0], high), (low, inner[1]), inner):
+    for ends in clipped_ends(low, high, bits):
         candidate = _range_of(*ends, bits)
         error = _squared_errors(flat, place, *candidate, unit, bits)
         is_better = can_change & (error < least)
