@@ -41,7 +41,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     return fields
 
 
-def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, clipped: bool = False) -> Codes:
+def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, clipped: bool = True) -> Codes:
     """Codes of floating-point [*lead, units, group, lanes]; `group` is divisible by 32.
 
     Parameters
@@ -56,7 +56,8 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
         Whether compiled code writes each group's minimum and inverse step to memory first; otherwise Inductor's C++
         computes them again for each word.
     clipped
-        Whether the codes may cover less than a group's range, see `kernels.engine.codes.clips`.
+        Whether the codes may leave out the ends of a group's range, as `kernels.engine.codes.clips` says; False for
+        comparison.
     """
     values = x.float()
     low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)

@@ -160,7 +160,7 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
             return x
         groups = layout.split(x)
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        return layout.join(codes.decode(codes.encode(groups, bits, noise, clipped=True), bits, x.dtype), sizes)
+        return layout.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
 
     return seen
 

@@ -111,7 +111,7 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Calla
         written = _is_written_first(x)
         groups = layout.split(private.in_memory(x) if written else x)
         noise = private.uniform(groups) if rounding == "stochastic" else None
-        minimum, step, fields = codes.encode(groups, form.bits, noise, written, clipped=True)
+        minimum, step, fields = codes.encode(groups, form.bits, noise, written)
         return [minimum, step, *fields]
 
     def decode(*parts: Tensor) -> list[Tensor]:

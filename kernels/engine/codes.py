@@ -107,7 +107,7 @@ def clips(clipped: bool, noise: Tensor | None, group_size: int, bits: int) -> bo
 
 
 def clipped_ends(low: Tensor, high: Tensor, bits: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Ranges to try in place of those of groups, from `low` to `high`: with the lower end moved, the upper, and both."""
+    """Ranges to try in place of those from `low` to `high`: with the lower end moved, the upper, and both."""
     cut = (high - low) * (CLIPPED / (1 << bits))
     inner_low, inner_high = torch.where(low == 0, low, low + cut), torch.where(high == 0, high, high - cut)
     return (inner_low, high), (low, inner_high), (inner_low, inner_high)

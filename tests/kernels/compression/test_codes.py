@@ -21,7 +21,7 @@ each_width = pytest.mark.parametrize("bits", WIDTHS)
 
 def again(x: Tensor, bits: int) -> tuple[Tensor, Codes]:
     """The decoded groups, and the codes."""
-    made = codes.encode(x, bits)
+    made = codes.encode(x, bits, clipped=False)
     return codes.decode(made, bits, x.dtype), made
 
 
@@ -45,7 +45,7 @@ def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> 
 def test_the_step_is_the_range_by_the_codes(bits: int) -> None:
     """Rounding step and minimum outwards to bfloat16 adds at most 2^-7 of either to the step."""
     x = units(100, 64)
-    made = codes.encode(x, bits)
+    made = codes.encode(x, bits, clipped=False)
     low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
     steps = (1 << bits) - 1
     assert bool((made.minimum.float() <= low).all())
@@ -85,16 +85,16 @@ def test_clipping_lessens_errors(bits: int, shape: Callable[..., Tensor]) -> Non
 @pytest.mark.parametrize("bits", [2, 3])
 def test_clipping_leaves_zeros_at_an_end(bits: int) -> None:
     x = units(100, 64).relu()
-    made = codes.encode(x, bits, clipped=True)
+    made = codes.encode(x, bits)
     assert bool((codes.decode(made, bits, torch.float32)[x == 0] == 0).all())
-    assert bool((made.step != codes.encode(x, bits).step).any())
+    assert bool((made.step != codes.encode(x, bits, clipped=False).step).any())
 
 
 def test_only_few_bits_and_the_nearest_codes_are_clipped() -> None:
     x = units(10, 64)
     noise = torch.rand_like(x)
-    for bits, given in ((4, None), (8, None), (2, noise), (3, noise)):
-        expected, got = (codes.encode(x, bits, given, clipped=clipped) for clipped in (False, True))
+    for bits, added in ((4, None), (8, None), (2, noise), (3, noise)):
+        expected, got = (codes.encode(x, bits, added, clipped=clipped) for clipped in (False, True))
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
