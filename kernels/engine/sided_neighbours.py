@@ -28,7 +28,7 @@ from kernels.engine.planes import plane_bytes
 
 Bools = NDArray[np.bool_]
 
-_ONE, _HALF = np.float32(1), np.float32(0.5)
+_UNIT, _HALF = np.float32(1), np.float32(0.5)
 
 
 def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -69,7 +69,7 @@ def _encode_sides_loop(
     group_size = max(group_size, 1)  # as in `kernels.engine.neighbours`
     codes = np.zeros((group_size + 7) // 8 * 8, np.uint8)
     words, levels = codes.view(np.uint64), np.float32(1 << len(planes))
-    most = levels - _ONE
+    most = levels - _UNIT
     number = np.empty(4, np.float32)
     number_bits = number.view(np.int32)
     for group in range(len(minimum)):
@@ -90,15 +90,15 @@ def _encode_sides_loop(
             start, step, reach = _grid(low, high, threshold, levels, has_both)
             start = -round_up(-start, number, number_bits)
             step = round_up(max(step, (high - start) / reach), number, number_bits)
-            inverse = _ONE / step if step > 0 else np.float32(0)
+            inverse = _UNIT / step if step > 0 else np.float32(0)
             if has_both:
-                edge = np.floor((threshold - start) * inverse + _ONE)
-                edge = min(edge if edge > _ONE else _ONE, most)  # 1 of NaN
+                edge = np.floor((threshold - start) * inverse + _UNIT)
+                edge = min(edge if edge > _UNIT else _UNIT, most)  # 1 of NaN
         elif has_both:
-            rises, edge = True, _ONE
+            rises, edge = True, _UNIT
         minimum[group], scale[group], edges[group] = start, step if rises else -step, np.uint8(edge)
-        lower, upper = (edge, most) if rises or not has_both else (np.float32(0), edge - _ONE)
-        other_lower, other_upper = (np.float32(0), edge - _ONE) if rises and has_both else (edge, most)
+        lower, upper = (edge, most) if rises or not has_both else (np.float32(0), edge - _UNIT)
+        other_lower, other_upper = (np.float32(0), edge - _UNIT) if rises and has_both else (edge, most)
         for i in range(count):
             least_code, most_code = (lower, upper) if sides[i] else (other_lower, other_upper)
             place = np.floor((own[i] - start) * inverse + _HALF)
@@ -125,10 +125,10 @@ def _grid_of_group(
 ) -> tuple[np.float32, np.float32, np.float32]:
     """Start and scale, not rounded yet, and the scales that the codes reach from the start."""
     if not (has_both and high > low and np.isfinite(threshold)):
-        return low, np.float32(0), levels - _ONE
+        return low, np.float32(0), levels - _UNIT
     share = levels * ((threshold - low) / (high - low))
-    fewer = min(max(np.floor(share), _ONE), levels - _ONE)
-    more = min(max(np.ceil(share), _ONE), levels - _ONE)
+    fewer = min(max(np.floor(share), _UNIT), levels - _UNIT)
+    more = min(max(np.ceil(share), _UNIT), levels - _UNIT)
     step = max((threshold - low) / fewer, (high - threshold) / (levels - fewer))
     other = max((threshold - low) / more, (high - threshold) / (levels - more))
     fewer = fewer if step <= other else more

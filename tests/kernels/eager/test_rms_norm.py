@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import convert
-from kernels.eager import mode
+from kernels.eager import coder
 from tests.kernels.eager.nets import Net, assert_same, gradients
 
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16
@@ -47,12 +47,12 @@ def test_by_its_other_names_and_under_autocast() -> None:
 def test_only_the_input_has_a_code(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[Any] = []
 
-    class Counted(mode.Groups):
+    class Counted(coder.Groups):
         def __init__(self, flat: Tensor, *given: Any) -> None:
             encoded.append(flat)
             super().__init__(flat, *given)
 
-    monkeypatch.setattr(mode, "Groups", Counted)
+    monkeypatch.setattr(coder, "Groups", Counted)
     net = nn.Sequential(nn.Linear(32, 64), nn.RMSNorm(64), nn.Linear(64, 32), nn.RMSNorm(32), nn.Linear(32, 4)).to(
         dtype
     )
