@@ -31,7 +31,7 @@ from kernels.engine.codes import (
     in_two_steps,
 )
 from kernels.engine.elements import computed
-from kernels.engine.host import loops, on_host, pack, sided_loops, unpack
+from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
@@ -161,7 +161,7 @@ def encode_sides(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple
         uint8 [bits, ceil(n/8)]; bfloat16 [groups] twice; uint8 [groups].
     """
     flat, own = x.reshape(-1), inside.reshape(-1)
-    neighbours = sided_loops() if len(flat) and lcm(group_size, 8) <= LARGEST and on_host(flat) else None
+    neighbours = loops() if len(flat) and group_size <= LARGEST and on_host(flat) else None
     if neighbours is not None and computed(flat.dtype) == torch.float32:
         made: tuple[Tensor, Tensor, Tensor, Tensor] = neighbours.encode_sides(
             flat.contiguous(), own.contiguous(), group_size, bits
@@ -249,9 +249,8 @@ def decode(args: Decode) -> Tensor:
 
 def _loops_for(x: Tensor, group_size: int, features: int, tokens: int, count: int) -> ModuleType | None:
     """`kernels.engine.neighbours` for groups of neighbours; None without Numba, or elsewhere."""
-    is_small = lcm(group_size, 8) <= LARGEST
-    is_row = in_a_row(count, group_size, features, tokens)
-    return loops() if count and is_small and is_row and on_host(x) else None
+    is_row = group_size <= LARGEST and in_a_row(count, group_size, features, tokens)
+    return loops() if count and is_row and on_host(x) else None
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:
