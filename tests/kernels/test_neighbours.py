@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.engine import reference_codes
+from kernels.engine import reference_codes, reference_sides
 
 neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
 
@@ -25,7 +25,8 @@ UNSIGNED = None, None, 1, None, 0.0, False
 def plain() -> Iterator[None]:
     """Without Numba's loops."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_codes, "loops", lambda: None)
+        for module in (reference_codes, reference_sides):
+            patch.setattr(module, "loops", lambda: None)
         yield
 
 
