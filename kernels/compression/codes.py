@@ -56,7 +56,7 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
         Whether compiled code writes each group's minimum and inverse step to memory first; otherwise Inductor's C++
         computes them again for each word.
     clipped
-        Whether the codes may leave out the ends of a group's range, as `kernels.engine.codes.clips` says; False for
+        Whether codes of at most 3 bits, rounded to the nearest, may leave out the ends of a group's range; False for
         comparison.
     """
     values = x.float()
@@ -101,7 +101,7 @@ def _clipped(
     """
     *_, both = clipped_ends(low, high, bits)
     inner_minimum, inner_step = _range_of(*both, bits)
-    unit = keep(1 / step)
+    unit = keep(1 / step)  # errors are in units of it, so that their squares stay in range
 
     def error(minimum: Tensor, step: Tensor) -> Tensor:
         start, scale, inverse = keep(minimum), keep(step), keep(1 / step)

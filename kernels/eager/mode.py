@@ -6,7 +6,6 @@ tensor and which saves it. A tensor that cheap functions make from saved ones is
 
 import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
 from types import FrameType
 from typing import Any, Self
 
@@ -16,33 +15,28 @@ from torch.autograd.function import Function
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
+from kernels.eager.coder import CHECKPOINT, Coder
 from kernels.eager.encoded import (
     Bools,
-    Drawn,
     Encoded,
-    Grouped,
-    Groups,
     Logarithms,
     SavedCode,
     Sided,
-    TwoNumbers,
-    Uncoded,
 )
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.outer_hooks import WithOuterHooks, outer_hooks, unpack
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.rules import attention_again, dropout_scale, dropped, opened
-from kernels.eager.sides import ABOVE_ZERO, MONOTONE, Sides, Waiting, is_by_channel, is_like, source_of
+from kernels.eager.sides import ABOVE_ZERO, Sides, Waiting, source_of
 from kernels.eager.sites import Sites
-from kernels.eager.tensors import ViewGeometry, flat, group_of, is_dense, is_part, is_plain, tensors
+from kernels.eager.tensors import ViewGeometry, flat, is_dense, is_plain, tensors
 from kernels.eager.undecoded import Shape, Undecoded, may_be_read_by_pieces
 from kernels.eager.values import Constant, Recent, Value
 from kernels.eager.whole import OWN, is_operand, watch, why_whole
 from kernels.methods.every_tensor import EveryTensor
 from kernels.torch_state import autocasting, saving_hooks
 
-CHECKPOINT = "checkpoint"
 _APPLY = Function.apply.__func__.__code__
 
 
@@ -60,6 +54,8 @@ class Compressing(WithOuterHooks):
         Tensors that are alive anyhow and saved whole, except inputs that require a gradient.
     names
         Names of modules, for a method that goes by site.
+    coder
+        What makes the codes; None: a `Coder` of the method.
     """
 
     def __init__(
@@ -68,20 +64,22 @@ class Compressing(WithOuterHooks):
         parameters: Iterable[Tensor] = (),
         inputs: Iterable[Tensor] = (),
         names: Mapping[nn.Module, str] | None = None,
+        *,
+        coder: Coder | None = None,
     ) -> None:
         super().__init__()
-        self.method, self.provenance = method, Provenance(parameters, inputs)
+        self.provenance = Provenance(parameters, inputs)
         self._sites = Sites(names or {}) if method.by_site else None
         self._running: list[RunningCall] = []
         self._noise: Value | None = None  # of the running dropout
         self._waiting: Value | None = None  # of the running norm
         self._sides: dict[Value, tuple[SavedCode, Tensor]] = {}  # codes and edges that tell where a norm is above 0
         self._recent: Recent = {}
-        self._drawn = Drawn() if method.rounding == "stochastic" else None
+        self._coder = coder or Coder(method)
         self._busy = False  # with calls that are not part of the forward pass
 
     def __enter__(self) -> Self:
-        self.outer = outer_hooks()
+        self.outer = self._coder.outer = outer_hooks()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         super().__enter__()
@@ -172,12 +170,9 @@ class Compressing(WithOuterHooks):
         if value is None or value.saved is None or not isinstance(waiting := value.saved.code, Waiting):
             return
         with torch.no_grad():
-            kind: Grouped = Groups
-            if self.method.rounding != "stochastic" and self.method.at(waiting.site) and is_like(result, waiting.x):
-                kind = partial(Sided, inside=ABOVE_ZERO.holds(flat(result)))
-            code = self._approximated(waiting.x, kind, waiting.site)
+            code = self._coder.after_norm(waiting, result)
             edges = code.hand_over_edges()
-            value.saved = self._coded(code)
+            value.saved = self._coder.saved(code)
             if edges is not None:
                 self._sides[self.provenance.value(result)] = value.saved, edges
 
@@ -207,7 +202,7 @@ class Compressing(WithOuterHooks):
         if why := why_whole(x, saver, self.provenance):
             if why not in ALIVE:
                 watch(x, saver.name, why)
-            return self._packed(x), x._version
+            return self._coder.packed(x), x._version
         if saver.name in calls.SHAPE_ONLY and x.is_floating_point():
             return x.new_empty(()), ViewGeometry.of(x)
         value = self.provenance.value(x)
@@ -216,16 +211,16 @@ class Compressing(WithOuterHooks):
         if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None and is_dense(x):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
-            code = self._code_of(x, saver, site)
+            code = self._coder.code_of(x, saver, site)
             edges = code.hand_over_edges()
-            value.saved = self._coded(code)
+            value.saved = self._coder.saved(code)
             if saver.interval is not None and edges is not None:
-                value.inside[saver.interval] = self._coded(Sides(value.saved, edges))
+                value.inside[saver.interval] = self._coder.saved(Sides(value.saved, edges))
             if isinstance(code, Waiting):
                 self._waiting = value
             self.provenance.relieve(saver.operands)
         if saver.interval is not None and saver.interval not in value.inside:
-            value.inside[saver.interval] = self._coded(self._inside(x, value, saver, saver.interval))
+            value.inside[saver.interval] = self._coder.saved(self._inside(x, value, saver, saver.interval))
         if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             self._noise = value
         value.expect()
@@ -240,39 +235,6 @@ class Compressing(WithOuterHooks):
             if isinstance(saved.code, Sided) and saved.code.count == elements.numel():  # not if x is of a part of it
                 return Sides(saved, edges)
         return Bools(interval.holds(elements))
-
-    def _code_of(self, x: Tensor, saver: RunningCall, site: str) -> Encoded:
-        if x.dtype == torch.bool:
-            return Bools(flat(x))
-        if not x.is_floating_point() and saver.coding is not None:
-            return saver.coding(x)
-        if saver.name in calls.DROPOUTS and not is_operand(x, saver):
-            return TwoNumbers(flat(x))
-        if saver.name in MONOTONE and is_by_channel(x):
-            return Waiting(x, site)
-        if saver.interval is not None and saver.interval.has_one_end():
-            return self._approximated(x, partial(Sided, inside=saver.interval.holds(flat(x))), site)
-        logarithms = saver.name in calls.LOG_PROBABILITIES and not is_operand(x, saver)
-        return self._approximated(x, Logarithms if logarithms else Groups, site)
-
-    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
-        """The code of floating-point numbers."""
-        method = self.method.at(site)
-        if method is None:
-            if is_part(x) or CHECKPOINT in site:  # it would hold its whole storage; a block may change its input
-                return Uncoded(flat(x).clone(), counted=False)
-            return Uncoded(flat(x), self.outer is None)
-        return kind(flat(x), method, group_of(x), self._drawn)
-
-    def _coded(self, code: Encoded) -> SavedCode:
-        packed = [self._packed(tensor) for tensor in code.hand_over()]
-        return SavedCode(
-            code, packed, partial(unpack, self.outer)
-        )  # not bound to this object, which holds decoded tensors
-
-    def _packed(self, x: Tensor) -> Any:
-        """The tensor for autograd to hold, packed by the outer hooks if there are any."""
-        return x.detach() if self.outer is None else self.outer[0](x.detach())
 
     def _unpack(self, pair: tuple[Any, Any]) -> Tensor:
         saved, version = pair

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from kernels.eager.tensors import group_of
 from kernels.eager.values import Constant
-from kernels.torch_state import autocasting
+from kernels.methods.every_tensor import MIN_GROUP
 
 # Backends of attention, and whether each is enabled now.
 BACKENDS = {
@@ -21,6 +22,9 @@ BACKENDS = {
     SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
     SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
 }
+
+
+COMPOSED = torch.float64, torch.float32, torch.bfloat16, torch.float16  # types of such an RMS norm
 
 
 def dropout_scale(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
@@ -59,20 +63,30 @@ def opened(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_composed(
-    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    input: Any = None, normalized_shape: Any = None, weight: Any = None, eps: Any = None, *_: Any, **others: Any
 ) -> bool:
-    """Whether PyTorch composes this RMS norm of other operations, as it does on a CPU, and its arguments are valid."""
-    shape = tuple(normalized_shape)
-    is_valid = 0 < len(shape) <= input.dim() and shape == tuple(input.shape[-len(shape) :])
-    of_weight = weight is None or (tuple(weight.shape) == shape and weight.is_floating_point())
-    is_real = input.is_floating_point() and input.device.type == "cpu"
-    return is_real and is_valid and of_weight and not autocasting((input,))
+    """Whether PyTorch composes this RMS norm of other operations, as it does on a CPU, and they keep less one by one.
+
+    Bad arguments are left for PyTorch to refuse, and inputs with gaps for it to put in order. Where rows share groups
+    of codes, what is coded should be the normalised rows, as their scales may differ.
+    """
+    if not (_is_dense(input) and isinstance(normalized_shape, tuple | list) and isinstance(eps, float | int | None)):
+        return False
+    shape, row = tuple(normalized_shape), input.shape[-len(normalized_shape) :].numel()
+    if not shape or any(type(size) is not int for size in shape) or shape != tuple(input.shape[-len(shape) :]):
+        return False
+    has_weight = _is_dense(weight) and tuple(weight.shape) == shape
+    return (weight is None or has_weight) and not others and row >= MIN_GROUP and row % group_of(input) == 0
+
+
+def _is_dense(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in COMPOSED and x.device.type == "cpu" and x.is_contiguous()
 
 
 def _rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """As PyTorch composes it, bit for bit. In one call, x over its root mean square has a code beside x."""
+    """As PyTorch composes it, bit for bit. Run as a single call, it would also keep a code of the normalised input."""
     wide = input.float() if input.dtype.itemsize == 2 else input
     dims = tuple(range(-len(normalized_shape), 0))
     squares = wide.pow(2).mean(dims, keepdim=True)

@@ -40,15 +40,6 @@ def loops() -> ModuleType | None:
     return neighbours
 
 
-def sided_loops() -> ModuleType | None:
-    """`kernels.engine.sided_neighbours`, likewise."""
-    if loops() is None:
-        return None
-    from kernels.engine import sided_neighbours
-
-    return sided_neighbours
-
-
 def pack(codes: Tensor, bits: int) -> Tensor:
     """As `planes.pack`: uint8 [bits, ceil(n/8)] of flat uint8 codes below 2**bits, or of bool for one bit."""
     if not on_host(codes):

@@ -11,7 +11,7 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     rectify, rectify_backward          ReLU by one bit
 
 Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
-`reference_codes`; `encode_sides` always in the latter.
+`reference_codes`; `encode_sides` always the one in `reference_sides`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import launch, launch_codes, reference, reference_codes
+from kernels.engine import launch, launch_codes, reference, reference_codes, reference_sides
 from kernels.engine.backend import runs_triton
 from kernels.engine.elements import allocate
 from kernels.engine.emitted import emitted_function
@@ -159,7 +159,7 @@ _OPS: dict[str, Op] = {
     ),
     "encode_sides": (
         "(Tensor x, Tensor inside, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor, Tensor)",
-        reference_codes.encode_sides,
+        reference_sides.encode_sides,
         _encode_sides_fake,
     ),
     "encode": (

@@ -11,12 +11,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kernels.eager.coder import Coder
 from kernels.eager.encoded import Encoded, Grouped, Groups
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat
 from kernels.errors import KernelError
 from kernels.memory.step import Living, Loss, run_step
+from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.planned import Planned
 
 
@@ -132,16 +134,19 @@ class _History(Living):
         return [SavedSite(*site, *life) for site, life in zip(self._site.values(), lives, strict=True)]
 
 
-class _ObservingMode(Compressing):
+class _ObservingCoder(Coder):
     """Records in a history what it codes."""
 
-    history: _History
+    def __init__(self, method: EveryTensor, history: _History) -> None:
+        super().__init__(method)
+        self._history = history
 
-    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
-        code = super()._approximated(x, kind, site)
+    def approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
+        """As of the class, and record it."""
+        code = super().approximated(x, kind, site)
         if not isinstance(code, Groups):
             raise KernelError(f"every site must have codes to be observed, got {site} without; report this")
-        self.history.saved(site, x, code, self.method.bits)
+        self._history.saved(site, x, code, self.method.bits)
         return code
 
 
@@ -153,9 +158,7 @@ class _ObservedForward(InFewBits):
         self._history = history
 
     def mode(self, *given: Any) -> Compressing:
-        mode = _ObservingMode(*given)
-        mode.history = self._history
-        return mode
+        return Compressing(*given, coder=_ObservingCoder(self.options.method, self._history))
 
 
 def observe(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kernels.eager.coder import Coder
 from kernels.eager.encoded import Encoded, Grouped
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
@@ -44,20 +45,21 @@ class _Clock:
         return time.perf_counter()
 
 
-class _ClockedMode(Compressing):
+class _ClockedCoder(Coder):
     """Adds up seconds by site: of encoding, and of decoding in backward."""
 
-    def __init__(self, clock: _Clock, seconds: defaultdict[str, float], *given: Any) -> None:
-        super().__init__(*given)
-        self.clock, self.seconds = clock, seconds
+    def __init__(self, method: EveryTensor, clock: _Clock, seconds: defaultdict[str, float]) -> None:
+        super().__init__(method)
+        self._clock, self._seconds = clock, seconds
 
-    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
+    def approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
+        """As of the class, and clock it."""
         if self.method.at(site) is None:
-            return super()._approximated(x, kind, site)
-        begun = self.clock()
-        code = super()._approximated(x, kind, site)
-        self.seconds[site] += self.clock() - begun
-        return _ClockedCode(code, site, self.clock, self.seconds)
+            return super().approximated(x, kind, site)
+        begun = self._clock()
+        code = super().approximated(x, kind, site)
+        self._seconds[site] += self._clock() - begun
+        return _ClockedCode(code, site, self._clock, self._seconds)
 
 
 class _ClockedCode(Encoded):
@@ -86,7 +88,8 @@ class _OnSamples(InFewBits):
         self.seconds = defaultdict[str, float](float)
 
     def mode(self, *given: Any) -> Compressing:
-        mode = Compressing(*given) if self._clock is None else _ClockedMode(self._clock, self.seconds, *given)
+        clocked = None if self._clock is None else _ClockedCoder(self.options.method, self._clock, self.seconds)
+        mode = Compressing(*given, coder=clocked)
         mode.provenance.smallest = self._smallest
         return mode
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kernels.eager.coder import Coder
 from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
@@ -24,7 +25,7 @@ from kernels.eager.tensors import flat, group_of
 from kernels.errors import KernelError
 from kernels.memory.saved import like
 from kernels.memory.step import Loss, differentiated
-from kernels.methods.every_tensor import SMALLEST
+from kernels.methods.every_tensor import SMALLEST, EveryTensor
 from kernels.methods.planned import WIDTHS, Planned
 
 Bits = Mapping[str, int | None]  # by site
@@ -80,15 +81,18 @@ class Trials:
         return decoded
 
 
-class _TrialMode(Compressing):
+class _TrialCoder(Coder):
     """Saves whole tensors, on which backward passes try codes."""
 
-    trials: Trials
+    def __init__(self, method: EveryTensor, trials: Trials) -> None:
+        super().__init__(method)
+        self._trials = trials
 
-    def _approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
-        self.trials.sites[site] = x.numel()
+    def approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
+        """The tensor itself, and what gives it codes in a trial."""
+        self._trials.sites[site] = x.numel()
         trial = _LogarithmTrial if kind is Logarithms else _Trial
-        return trial(x, self.trials.decoder(kind, site, group_of(x)))
+        return trial(x, self._trials.decoder(kind, site, group_of(x)))
 
 
 class _TrialForward(InFewBits):
@@ -99,8 +103,8 @@ class _TrialForward(InFewBits):
         self._trials = trials
 
     def mode(self, *given: Any) -> Compressing:
-        self._trying = _TrialMode(*given)
-        self._trying.trials, self._trying.provenance.smallest = self._trials, self._trials.smallest
+        self._trying = Compressing(*given, coder=_TrialCoder(self.options.method, self._trials))
+        self._trying.provenance.smallest = self._trials.smallest
         return self._trying
 
     def forget(self) -> None:

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 import kernels
 from kernels import compression, convert
-from kernels.eager import mode
+from kernels.eager import coder
 from kernels.functional import activation
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
@@ -188,7 +188,7 @@ def blocks() -> nn.Module:
 def test_every_tensor_is_decoded_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With codes that give back what was coded, the gradient is eager's."""
     for name in ("Groups", "Logarithms", "Sided"):
-        monkeypatch.setattr(mode, name, ExactCode)
+        monkeypatch.setattr(coder, name, ExactCode)
     x, exact, model = torch.randn(2, 64, 64, device=PLACE), blocks(), blocks()
     convert(model, method="compress", bits=4, inputs=x)
     for got, expected in zip(gradients(model, x), gradients(exact, x), strict=True):

@@ -13,7 +13,7 @@ from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from coefficients import command
 from tests.benchmarks.gpu.machine import ROOT, environment
 
-WITH_NUMBA = ("neighbours", "sided_neighbours")  # of kernels.engine: `host.loops` imports them where Numba is
+WITH_NUMBA = ("neighbours", "loops")  # of kernels.engine: `host.loops` imports them where Numba is
 
 
 @pytest.mark.slow

@@ -72,14 +72,14 @@ def squared_errors(x: Tensor, bits: int, clipped: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("bits", [2, 3])
-@pytest.mark.parametrize("shape", [torch.randn, torch.rand, lambda *size: torch.randn(size).exp()])
-def test_clipping_lessens_errors(bits: int, shape: Callable[..., Tensor]) -> None:
+@pytest.mark.parametrize("draw", [torch.randn, torch.rand, lambda *size: torch.randn(size).exp()])
+def test_clipping_lessens_errors(bits: int, draw: Callable[..., Tensor]) -> None:
     """Of each group, up to the rounding of a sum of 64 squares in float32; of normal numbers by a tenth and more."""
     torch.manual_seed(0)
-    x = shape(200, 64, LANES)
+    x = draw(200, 64, LANES)
     clipped, whole = squared_errors(x, bits, True), squared_errors(x, bits, False)
     assert bool((clipped <= whole * (1 + 2 * 64 * EPS)).all())
-    assert float(clipped.sum()) < (0.9 if shape is torch.randn else 1.0) * float(whole.sum())
+    assert float(clipped.sum()) < (0.9 if draw is torch.randn else 1.0) * float(whole.sum())
 
 
 @pytest.mark.parametrize("bits", [2, 3])

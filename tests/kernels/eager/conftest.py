@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.eager import mode
+from kernels.eager import coder
 from kernels.eager.provenance import Provenance
 from tests.kernels.eager.nets import ExactCode
 
@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def exact_codes(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace codes by copies: gradients are stock's, unless one tensor is mistaken for another."""
     for name in ("Groups", "Logarithms", "Sided"):
-        monkeypatch.setattr(mode, name, ExactCode)
+        monkeypatch.setattr(coder, name, ExactCode)
 
 
 @pytest.fixture(autouse=True)

@@ -115,7 +115,7 @@ def test_one_within_another() -> None:
 
 
 def test_codes_of_one_within_another_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.eager.mode.Groups", kernels.eager.encoded.Groups)
+    monkeypatch.setattr("kernels.eager.coder.Groups", kernels.eager.encoded.Groups)
     net, x = nn.Sequential(block(), block()), some()
     inner = copy.deepcopy(net)
     for part in inner:
@@ -173,7 +173,7 @@ def test_autocast(name: str) -> None:
 
 def test_weights_cast_by_autocast_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the input's gradient is exact for linear layers."""
-    monkeypatch.setattr("kernels.eager.mode.Groups", kernels.eager.encoded.Groups)
+    monkeypatch.setattr("kernels.eager.coder.Groups", kernels.eager.encoded.Groups)
     stock, x = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 48)), some()
     net = converted(stock, bits=2)
     with torch.autocast("cpu", torch.bfloat16):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.eager import encoded, mode
+from kernels.eager import coder, encoded
 from tests.kernels.eager.nets import Net, assert_same, converted, gradients
 
 pytestmark = [
@@ -84,7 +84,7 @@ def test_a_mask_that_wants_a_gradient(named: bool) -> None:
 
 def test_a_mask_with_infinities_by_real_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is saved whole: one infinity would spoil all numbers of its group of codes."""
-    monkeypatch.setattr(mode, "Groups", encoded.Groups)
+    monkeypatch.setattr(coder, "Groups", encoded.Groups)
     net = Net(lambda net, x: net[0](x, (net[1](x)[:, None] + ADDED)), attention(), nn.Linear(32, 16))
     for gradient in gradients(converted(net), torch.randn(16, 16, 32))[1]:
         assert bool(gradient.isfinite().all())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kernels import convert, saved_bytes
 from kernels.conversion import Report
-from kernels.eager import mode
+from kernels.eager import coder
 from kernels.eager.encoded import Encoded, Groups
 from kernels.eager.provenance import Provenance
 from kernels.methods.every_tensor import EveryTensor
@@ -125,7 +125,7 @@ def check_codes_of_full_width(step: Step, stock: Any, monkeypatch: pytest.Monkey
     """Forward and gradients are stock's bit for bit."""
     with monkeypatch.context() as patched:
         for kind in ("Groups", "Logarithms", "Sided"):
-            patched.setattr(mode, kind, Full)
+            patched.setattr(coder, kind, Full)
         exact = step.converted(bits=8)
     assert same(exact[0], stock[0])
     assert same(exact[1], stock[1])
@@ -145,7 +145,7 @@ def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stock = step.run()
     check_codes_of_full_width(step, stock, monkeypatch)
 
-    monkeypatch.setattr(mode, "Groups", Counted)
+    monkeypatch.setattr(coder, "Groups", Counted)
     monkeypatch.setattr(Counted, "made", 0)
     off = {8: error(step.converted(bits=8)[1], stock[1])}
     assert off[8] < ERROR * math.sqrt(Counted.made)  # as for independent errors
@@ -173,7 +173,7 @@ def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.Monkey
     stock = step.run()
     check_codes_of_full_width(step, stock, monkeypatch)
 
-    monkeypatch.setattr(mode, "Groups", Counted)
+    monkeypatch.setattr(coder, "Groups", Counted)
     monkeypatch.setattr(Counted, "made", 0)
     assert error(step.converted(bits=8)[1], stock[1]) < ERROR * math.sqrt(Counted.made)
     before = saved_bytes(model, **inputs).total
