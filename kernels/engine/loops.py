@@ -2,8 +2,8 @@
 
 All in one file, as they call one another: Numba's cache of a function does not know when one in another file changes.
 
-Groups have any size, and need not begin at a byte. A loop over a group uses vector instructions only if Numba can tell
-that no index is negative; so loops begin with `group_size = max(group_size, 1)`, which changes nothing else.
+Groups have any size. Codes are packed and unpacked by blocks of whole groups in whole bytes, long enough for vector
+instructions. Numba uses these in a loop over a slice, of which it knows that no index is negative.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 
 # Eight codes are one number of 64 bits, as in `kernels.engine.planes`.
 ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
-EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)  # of each byte of a plane
+EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a bit of each byte; all but the highest
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
 BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 NAN, LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
@@ -34,6 +34,7 @@ def _encode_loop(
     x_bits: NDArray[np.int32],
     noise: Floats,
     group_size: int,
+    block: int,
     share: np.float32,
     planes: Bytes,
     first: int,
@@ -44,18 +45,16 @@ def _encode_loop(
 
     share: of its range by which an end of a group may move inwards; 0: none moves.
     """
-    group_size = max(group_size, 1)
-    codes = np.zeros((group_size + 7) // 8 * 8, np.uint8)
-    words, most = codes.view(np.uint64), np.float32((1 << len(planes)) - 1)
+    codes, filled = np.zeros(block, np.uint8), 0
+    most = np.float32((1 << len(planes)) - 1)
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
     for group in range(len(minimum)):
         begin = group * group_size
-        count = min(group_size, len(x) - begin)
-        codes[count:] = 0
+        own, own_bits = x[begin : begin + group_size], x_bits[begin : begin + group_size]
         low, high = BUT_THE_SIGN, ~BUT_THE_SIGN
-        for i in range(count):
-            key = x_bits[begin + i] ^ ((x_bits[begin + i] >> np.int32(31)) & BUT_THE_SIGN)
+        for i in range(len(own_bits)):
+            key = own_bits[i] ^ ((own_bits[i] >> np.int32(31)) & BUT_THE_SIGN)
             low, high = min(low, key), max(high, key)
         has_nan = low < LOWEST or high > HIGHEST
         number_bits[0] = NAN if has_nan else low ^ ((low >> np.int32(31)) & BUT_THE_SIGN)
@@ -65,32 +64,27 @@ def _encode_loop(
         start = np.float32(0) - _up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
         step = _up((highest - start + np.float32(0)) / most, number, number_bits)
         if share > 0 and LEAST_STEP <= step <= MOST_STEP:
-            start, step = _clip(x[begin : begin + count], lowest, highest, start, step, share, most)
+            start, step = _clip(own, lowest, highest, start, step, share, most)
         minimum[group], scale[group] = start, step
-        inverse = np.float32(1) / step if step > 0 else np.float32(0)
-        for i in range(count):
-            place = np.floor((x[begin + i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
+        inverse = UNIT / step if step > 0 else np.float32(0)
+        made = codes[filled : filled + len(own)]
+        for i in range(len(own)):
+            place = np.floor((own[i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
             place = place if place > 0 else np.float32(0)  # and of NaN
-            codes[i] = np.int32(place if place < most else most)
-        _put(words, count, planes, first, begin, len(x))
+            made[i] = np.int32(place if place < most else most)
+        filled += len(own)
+        if filled == block or group + 1 == len(minimum):
+            codes[filled:] = 0
+            _put(codes[: (filled + 7) // 8 * 8].view(np.uint64), planes, first + (begin + len(own) - filled) // 8)
+            filled = 0
 
 
-def _put_codes(words: Words, count: int, planes: Bytes, first: int, begin: int, end: int) -> None:
-    """Write `count` codes, of which each word has eight, into planes, from code `begin` on of those from byte `first`.
-
-    What comes before them must be there. The byte after them is written, too: the codes that follow write it again.
-    end: where the last codes of the planes end.
-    """
-    shift, count_words = np.uint64(begin % 8), (count + 7) // 8
-    byte, last = first + begin // 8, first + (end + 7) // 8
+def _put_codes(words: Words, planes: Bytes, first: int) -> None:
+    """Write codes, of which each word has eight, into planes, from a byte on."""
     for plane in range(len(planes)):
-        carried = np.uint64(planes[plane, byte]) if shift > 0 else np.uint64(0)
-        for word in range(count_words):
-            bits = (((words[word] >> np.uint64(plane)) & ONES) * GATHER) >> TOP_BYTE
-            planes[plane, byte + word] = carried | bits << shift
-            carried = bits >> (np.uint64(8) - shift)
-        if byte + count_words < last:
-            planes[plane, byte + count_words] = carried
+        row = planes[plane, first : first + len(words)]
+        for word in range(len(words)):
+            row[word] = (((words[word] >> np.uint64(plane)) & ONES) * GATHER) >> TOP_BYTE
 
 
 def _rounded_up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> Any:
@@ -140,25 +134,29 @@ def _squared_errors(x: Floats, start: np.float32, step: np.float32, unit: np.flo
 
 
 def _decode_loop(
-    planes: Bytes, scale: Floats, minimum: Floats, eights: Words, group_size: int, first: int, values: Floats
+    planes: Bytes, scale: Floats, minimum: Floats, group_size: int, block: int, first: int, values: Floats
 ) -> None:
-    group_size = max(group_size, 1)
-    codes = np.empty((group_size + 7) // 8 * 8, np.uint8)
-    words, last = codes.view(np.uint64), first + (len(values) - 1) // 8
-    for group in range(len(scale)):
-        begin = group * group_size
-        count = min(group_size, len(values) - begin)
-        shift = begin % 8
-        for word in range((count + 7) // 8):
-            eight, byte = np.uint64(0), first + begin // 8 + word
-            for plane in range(len(planes)):
-                bits = planes[plane, byte]
-                if shift > 0:
-                    bits = (bits | planes[plane, min(byte + 1, last)] << 8) >> shift & 255
-                eight |= eights[bits] << np.uint64(plane)
-            words[word] = eight
-        for i in range(count):
-            values[begin + i] = values.dtype.type(codes[i]) * scale[group] + minimum[group]
+    codes = np.empty(block, np.uint8)
+    for start in range(0, len(values), block):
+        held = min(block, len(values) - start)
+        _take(planes, first + start // 8, codes[: (held + 7) // 8 * 8].view(np.uint64))
+        for begin in range(0, held, group_size):
+            group = (start + begin) // group_size
+            step, least = scale[group], minimum[group]
+            own = codes[begin : min(begin + group_size, held)]
+            made = values[start + begin : start + begin + len(own)]
+            for i in range(len(own)):
+                made[i] = values.dtype.type(own[i]) * step + least
+
+
+def _take_codes(planes: Bytes, first: int, words: Words) -> None:
+    """The reverse of `_put_codes`."""
+    words[:] = 0
+    for plane in range(len(planes)):
+        row = planes[plane, first : first + len(words)]
+        for word in range(len(words)):
+            bits = (np.uint64(row[word]) * ONES) & EACH  # byte i has at most bit i
+            words[word] |= (((bits + BELOW) >> np.uint64(7)) & ONES) << np.uint64(plane)
 
 
 def _encode_sides_loop(
@@ -166,6 +164,7 @@ def _encode_sides_loop(
     x_bits: NDArray[np.int32],
     inside: Bools,
     group_size: int,
+    block: int,
     planes: Bytes,
     first: int,
     minimum: Floats,
@@ -173,18 +172,15 @@ def _encode_sides_loop(
     edges: Bytes,
 ) -> None:
     """first: the byte of a plane where these codes begin."""
-    group_size = max(group_size, 1)
-    codes = np.zeros((group_size + 7) // 8 * 8, np.uint8)
-    words, levels = codes.view(np.uint64), np.float32(1 << len(planes))
+    codes, filled = np.zeros(block, np.uint8), 0
+    levels = np.float32(1 << len(planes))
     most = levels - UNIT
     number = np.empty(4, np.float32)
     number_bits = number.view(np.int32)
     for group in range(len(minimum)):
         begin = group * group_size
-        count = min(group_size, len(x) - begin)
-        codes[count:] = 0
-        own, sides = x[begin : begin + count], inside[begin : begin + count]
-        bottom, top, other_bottom, other_top = _ends(x_bits[begin : begin + count], sides)
+        own, sides = x[begin : begin + group_size], inside[begin : begin + group_size]
+        bottom, top, other_bottom, other_top = _ends(x_bits[begin : begin + group_size], sides)
         has_both = bottom <= top and other_bottom <= other_top
         rises = top >= other_top if has_both else sides[0]
         least, largest = min(bottom, other_bottom), max(top, other_top)
@@ -206,12 +202,17 @@ def _encode_sides_loop(
         minimum[group], scale[group], edges[group] = start, step if rises else -step, np.uint8(edge)
         lower, upper = (edge, most) if rises or not has_both else (np.float32(0), edge - UNIT)
         other_lower, other_upper = (np.float32(0), edge - UNIT) if rises and has_both else (edge, most)
-        for i in range(count):
+        made = codes[filled : filled + len(own)]
+        for i in range(len(own)):
             least_code, most_code = (lower, upper) if sides[i] else (other_lower, other_upper)
             place = np.floor((own[i] - start) * inverse + HALF)
             place = place if place > least_code else least_code  # and of NaN
-            codes[i] = np.int32(min(place, most_code))
-        _put(words, count, planes, first, begin, len(x))
+            made[i] = np.int32(min(place, most_code))
+        filled += len(own)
+        if filled == block or group + 1 == len(minimum):
+            codes[filled:] = 0
+            _put(codes[: (filled + 7) // 8 * 8].view(np.uint64), planes, first + (begin + len(own) - filled) // 8)
+            filled = 0
 
 
 def _ends_of_sides(x_bits: NDArray[np.int32], inside: Bools) -> tuple[np.int32, np.int32, np.int32, np.int32]:
@@ -243,7 +244,8 @@ def _grid_of_group(
     return threshold - (fewer - HALF) * step, step, levels - HALF
 
 
-_put, _up = compiled(_put_codes, nogil=True), compiled(_rounded_up, nogil=True)
+_put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True)
+_up = compiled(_rounded_up, nogil=True)
 _missed, _clip = compiled(_squared_errors, nogil=True), compiled(_clip_group, nogil=True)
 _ends, _grid = compiled(_ends_of_sides, nogil=True), compiled(_grid_of_group, nogil=True)
 encode, decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)

@@ -17,6 +17,7 @@ from kernels.engine import codes, loops
 from kernels.engine.loops import Floats
 from kernels.engine.planes import plane_bytes
 
+BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 
@@ -25,6 +26,7 @@ def encode_groups(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Planes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
     count, share = len(flat), np.float32(codes.CLIPPED / (1 << bits) if clipped else 0)
+    block = _block_of(group_size)
     planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
@@ -33,16 +35,16 @@ def encode_groups(
     def run(x: Floats, place: slice, groups: slice) -> None:
         own = added if noise is None else added[place]
         ends = starts[groups], steps[groups]
-        loops.encode(x, x.view(np.int32), own, group_size, share, packed, place.start // 8, *ends)
+        loops.encode(x, x.view(np.int32), own, group_size, block, share, packed, place.start // 8, *ends)
 
-    _by_parts(flat, group_size, run)
+    _by_parts(flat, group_size, block, run)
     return planes, minimum.bfloat16(), scale.bfloat16()
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
     packed, steps, starts = planes.numpy(), scale.numpy(), minimum.numpy()
-    block = lcm(group_size, 8)  # whole groups in whole bytes
+    block = _block_of(group_size)
     for piece in _pieces_of(len(flat), block, flat.dtype == scale.dtype):
         part = flat[piece]
         made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
@@ -51,7 +53,7 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
         def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
             of_groups = _groups_of(first + start, first + stop, group_size)
             ends = steps[of_groups], starts[of_groups]
-            loops.decode(packed, *ends, loops.EIGHTS, group_size, (first + start) // 8, values[start:stop])
+            loops.decode(packed, *ends, group_size, block, (first + start) // 8, values[start:stop])
 
         _in_threads(len(values), block, run)
         if made is not part:
@@ -60,7 +62,7 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
 
 def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Planes, minima, scales and edges of contiguous numbers of at most 32 bits, and bools."""
-    count = len(flat)
+    count, block = len(flat), _block_of(group_size)
     planes, groups = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8), -(-count // group_size)
     minimum, scale = (flat.new_empty(groups, dtype=torch.float32) for _ in range(2))
     edge = flat.new_empty(groups, dtype=torch.uint8)
@@ -69,15 +71,20 @@ def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tu
 
     def run(x: Floats, place: slice, groups: slice) -> None:
         ends = starts[groups], steps[groups], edges[groups]
-        loops.encode_sides(x, x.view(np.int32), sides[place], group_size, packed, place.start // 8, *ends)
+        loops.encode_sides(x, x.view(np.int32), sides[place], group_size, block, packed, place.start // 8, *ends)
 
-    _by_parts(flat, group_size, run)
+    _by_parts(flat, group_size, block, run)
     return planes, minimum.bfloat16(), scale.bfloat16(), edge
 
 
-def _by_parts(flat: Tensor, group_size: int, run: Callable[[Floats, slice, slice], None]) -> None:
+def _block_of(group_size: int) -> int:
+    """Elements that are packed at once: whole groups in whole bytes."""
+    whole = lcm(group_size, 8)
+    return whole * max(1, BLOCK // whole)
+
+
+def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, slice, slice], None]) -> None:
     """Call `run`, perhaps in threads, with parts of the numbers in float32, their places, and those of their groups."""
-    block = lcm(group_size, 8)
     for piece in _pieces_of(len(flat), block, flat.dtype == torch.float32):
         x = flat[piece].detach().float().numpy()
 
