@@ -15,7 +15,6 @@ from coefficients.compiled import compiled
 from kernels.engine import codes
 
 Floats = NDArray[np.floating]
-Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
@@ -74,13 +73,14 @@ def _encode_loop(
             made[i] = np.int32(place if place < most else most)
         filled += len(own)
         if filled == block or group + 1 == len(minimum):
-            codes[filled:] = 0
-            _put(codes[: (filled + 7) // 8 * 8].view(np.uint64), planes, first + (begin + len(own) - filled) // 8)
+            _put(codes, filled, planes, first + (begin + len(own) - filled) // 8)
             filled = 0
 
 
-def _put_codes(words: Words, planes: Bytes, first: int) -> None:
-    """Write codes, of which each word has eight, into planes, from a byte on."""
+def _put_codes(codes: Bytes, filled: int, planes: Bytes, first: int) -> None:
+    """Write the first `filled` codes into planes, from byte `first` on; bits of the last byte beyond them are 0."""
+    codes[filled:] = 0
+    words = codes[: (filled + 7) // 8 * 8].view(np.uint64)
     for plane in range(len(planes)):
         row = planes[plane, first : first + len(words)]
         for word in range(len(words)):
@@ -108,7 +108,7 @@ def _clip_group(
     """Start and step of the whole range, or of that with one end or both moved inwards, by the least error."""
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
-    cut, unit, whole = (highest - lowest) * share, np.float32(1) / step, (start, step)
+    cut, unit, whole = (highest - lowest) * share, UNIT / step, (start, step)
     inner = start if lowest == 0 else np.float32(0) - _up(-(lowest + cut), number, number_bits)
     upper = highest if highest == 0 else highest - cut
     least = _missed(x, start, step, unit, most)
@@ -123,9 +123,9 @@ def _clip_group(
 
 def _squared_errors(x: Floats, start: np.float32, step: np.float32, unit: np.float32, most: np.float32) -> np.int32:
     """The sum of the squared errors of decoded values, in parts of 1 / unit²."""
-    inverse, total = np.float32(1) / step if step > 0 else np.float32(0), np.int32(0)
+    inverse, total = UNIT / step if step > 0 else np.float32(0), np.int32(0)
     for i in range(len(x)):
-        place = np.floor((x[i] - start) * inverse + np.float32(0.5))
+        place = np.floor((x[i] - start) * inverse + HALF)
         place = place if place > 0 else np.float32(0)
         place = place if place < most else most
         missed = (x[i] - (place * step + start)) * unit
@@ -139,7 +139,7 @@ def _decode_loop(
     codes = np.empty(block, np.uint8)
     for start in range(0, len(values), block):
         held = min(block, len(values) - start)
-        _take(planes, first + start // 8, codes[: (held + 7) // 8 * 8].view(np.uint64))
+        _take(planes, first + start // 8, codes, held)
         for begin in range(0, held, group_size):
             group = (start + begin) // group_size
             step, least = scale[group], minimum[group]
@@ -149,8 +149,9 @@ def _decode_loop(
                 made[i] = values.dtype.type(own[i]) * step + least
 
 
-def _take_codes(planes: Bytes, first: int, words: Words) -> None:
+def _take_codes(planes: Bytes, first: int, codes: Bytes, held: int) -> None:
     """The reverse of `_put_codes`."""
+    words = codes[: (held + 7) // 8 * 8].view(np.uint64)
     words[:] = 0
     for plane in range(len(planes)):
         row = planes[plane, first : first + len(words)]
@@ -210,8 +211,7 @@ def _encode_sides_loop(
             made[i] = np.int32(min(place, most_code))
         filled += len(own)
         if filled == block or group + 1 == len(minimum):
-            codes[filled:] = 0
-            _put(codes[: (filled + 7) // 8 * 8].view(np.uint64), planes, first + (begin + len(own) - filled) // 8)
+            _put(codes, filled, planes, first + (begin + len(own) - filled) // 8)
             filled = 0
 
 

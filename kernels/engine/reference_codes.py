@@ -34,7 +34,7 @@ from kernels.engine.host import loops, on_host, pack, unpack
 from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
-LARGEST = 1 << 16  # elements of a group that loops hold at once
+LARGEST = 1 << 16  # elements of a group for loops, which hold the codes of up to eight at once
 
 
 def ends(
