@@ -93,7 +93,7 @@ class FusedFunction:
         element = self._element("triton")
         source = template.Template(elementwise_source())
         kernels = [
-            source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, params=False)
+            source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, parameters=False)
             for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
         ]
         called = primitives(element.calls, dtype)

@@ -179,7 +179,7 @@ def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[st
     match name:
         case "n":
             return count
-        case "params":
+        case "parameters":
             return ("fp32",) * max(1, len(spec.function.parameters))
         case "saved_ptr":
             return f"*{_POINTEES[spec.method.stored_dtype(dtype)]}" if spec.storage.like_input else "*u8"

@@ -70,14 +70,14 @@ def _triton(request: Request) -> str:
     placeholders = {placeholder.upper(): name for placeholder, name in names.items() if name}
     source = template.Template(elementwise_source())
     kernels = [
-        source.kernel(name, constants, placeholders, params=bool(free))
+        source.kernel(name, constants, placeholders, parameters=bool(free))
         for name in ("forward_kernel", "backward_kernel")
     ]
     texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
     texts += [function.text() for function in functions]
     texts += source.helpers("\n".join(kernels)) + kernels
     notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128."]
-    notes += [f"params: ({', '.join(free)},), by default {_defaults(request)}."] if free else []
+    notes += [f"parameters: ({', '.join(free)},), by default {_defaults(request)}."] if free else []
     notes += _notes_on_rounding(request) + limits
     imports = "import triton\nimport triton.language as tl"
     return _header(request, notes) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
@@ -88,7 +88,7 @@ def _notes_on_rounding(request: Request) -> list[str]:
     if not request.subject.parameters or not request.method.rounds_parameters(request.spec.function):
         return []
     reason = "y is compared with them" if request.spec.function.rounded_for == "y" else "PyTorch's function rounds them"
-    return [f"params must be numbers of {request.dtype}, as {reason}."]
+    return [f"parameters must be numbers of {request.dtype}, as {reason}."]
 
 
 def _cut(request: Request) -> tuple[float, ...] | None:

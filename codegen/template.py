@@ -36,10 +36,10 @@ class Template:
     def _text(self, node: ast.FunctionDef) -> str:
         return "\n".join(self._lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
 
-    def kernel(self, name: str, constants: Mapping[str, object], names: Mapping[str, str], params: bool) -> str:
+    def kernel(self, name: str, constants: Mapping[str, object], names: Mapping[str, str], parameters: bool) -> str:
         """One kernel for these constants, without the cases that do not hold and without unused arguments.
 
-        `names` are the element-wise functions behind FORWARD, ENCODE and DECODE; without `params` they take none.
+        `names` are the element-wise functions behind FORWARD, ENCODE and DECODE; without `parameters` they take none.
         """
         node = self._functions[name]
         body: list[str] = []
@@ -50,7 +50,7 @@ class Template:
             text = re.sub(rf"\b{constant}\b", str(value), text)
         for placeholder, function in names.items():
             text = re.sub(rf"\b{placeholder}\b", function, text)
-        text = text if params else text.replace(", params", "")
+        text = text if parameters else text.replace(", parameters", "")
         used = set(re.findall(r"\w+", text))
         arguments = [argument.arg for argument in node.args.args if argument.arg in used and argument.arg != "ROWS"]
         head = f"@triton.jit\ndef {name}({', '.join(arguments)}, ROWS: tl.constexpr):"

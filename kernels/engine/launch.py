@@ -16,6 +16,9 @@ from kernels.engine.templates import ROWS, WARPS
 from kernels.methods.method import KernelSpec
 from kernels.methods.storage import TABLE_CODES
 
+# Emitted functions count on fused multiply-adds, which Triton 3.10 leaves out unless it is told.
+OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
+
 
 @cache
 def _template() -> ModuleType:
@@ -35,7 +38,7 @@ def _constants(spec: KernelSpec, dtype: torch.dtype, count: int) -> dict[str, An
         "BITS": spec.stored_bits,
         "STEPS": table_of(spec).steps if spec.storage is TABLE_CODES else 0,
         "ROWS": rows_a_program(count),
-        "num_warps": WARPS,
+        **OPTIONS,
     }
 
 
@@ -78,7 +81,7 @@ def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> T
         with device_of(saved):
             _template().levels_kernel[_grid(count)](
                 saved, device_table(spec.key, saved.device), values, count,
-                BITS=spec.stored_bits, STEPS=table_of(spec).steps, ROWS=rows_a_program(count), num_warps=WARPS,
+                BITS=spec.stored_bits, STEPS=table_of(spec).steps, ROWS=rows_a_program(count), **OPTIONS,
             )  # fmt: skip
     return values
 
@@ -96,7 +99,7 @@ def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
         element, _ = _exact_elements(function, a.dtype)
         with device_of(a):
             _template().gated_kernel[_grid(count)](
-                a, b, h, (0.0,), count, FORWARD=element, ROWS=rows_a_program(count), num_warps=WARPS
+                a, b, h, (0.0,), count, FORWARD=element, ROWS=rows_a_program(count), **OPTIONS
             )
     return h
 
@@ -118,7 +121,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
                 FORWARD=element,
                 DERIVATIVE=derivative,
                 ROWS=rows_a_program(count),
-                num_warps=WARPS,
+                **OPTIONS,
             )
     return da, db
 
@@ -130,7 +133,7 @@ def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
         element = module_of(key, "triton", dtype_name(x.dtype)).element
         with device_of(x):
             _template().fused_forward_kernel[_grid(count)](
-                x, tuple(made), count, ELEMENT=element, COUNT=len(made), ROWS=rows_a_program(count), num_warps=WARPS
+                x, tuple(made), count, ELEMENT=element, COUNT=len(made), ROWS=rows_a_program(count), **OPTIONS
             )
     return made
 
@@ -147,7 +150,7 @@ def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Te
                 count,
                 COUNT=len(derivatives),
                 ROWS=rows_a_program(count),
-                num_warps=WARPS,
+                **OPTIONS,
             )
     return dx
 

@@ -24,7 +24,7 @@ def test_a_kernel_of_one_storage_has_no_trace_of_the_others(storage: str) -> Non
     source = Template(templates.elementwise_source())
     names = {"FORWARD": "forward", "ENCODE": "encode", "DECODE": "decode"}
     for name in ("forward_kernel", "backward_kernel"):
-        text = source.kernel(name, {"STORAGE": storage, "BITS": 1}, names, params=False)
+        text = source.kernel(name, {"STORAGE": storage, "BITS": 1}, names, parameters=False)
         assert "STORAGE" not in text
         (function,) = ast.parse(text).body
         assert isinstance(function, ast.FunctionDef)

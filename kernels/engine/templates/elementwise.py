@@ -29,7 +29,7 @@ from kernels.engine.templates.planes import load_planes, store_planes
 
 @triton.jit
 def forward_kernel(
-    x_ptr, y_ptr, saved_ptr, table_ptr, params, n,
+    x_ptr, y_ptr, saved_ptr, table_ptr, parameters, n,
     FORWARD: tl.constexpr, ENCODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr, CUT: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -39,14 +39,14 @@ def forward_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    y = FORWARD(x, params)
+    y = FORWARD(x, parameters)
     if STORAGE == "derivative":
-        tl.store(saved_ptr + at, ENCODE(x, params), mask=inside)
+        tl.store(saved_ptr + at, ENCODE(x, parameters), mask=inside)
     if STORAGE == "branch_bit" or STORAGE == "codes":
-        word = tl.sum(ENCODE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
+        word = tl.sum(ENCODE(x, parameters, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
     if STORAGE == "branch_and_rounding":
         away = minus_where_less(y, border_of(y.to(y_ptr.dtype.element_ty).to(tl.float32), CUT))
-        word = tl.sum(ENCODE(x, params, k) | (away & (256 << k)), axis=1)
+        word = tl.sum(ENCODE(x, parameters, k) | (away & (256 << k)), axis=1)
     if STORAGE == "branch_bit" or STORAGE == "codes" or STORAGE == "branch_and_rounding":
         for plane in tl.static_range(BITS):
             byte = (word >> (8 * plane)).to(tl.uint8)
@@ -54,16 +54,16 @@ def forward_kernel(
     if STORAGE == "table_codes":
         store_planes(saved_ptr, find(x, table_ptr, STEPS), row, k, n, BITS)
     if STORAGE == "marked_output":
-        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), ENCODE(x, params, 0) == 0)
+        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), ENCODE(x, parameters, 0) == 0)
     if STORAGE == "signed_output":
         above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(saved_ptr + at, tl.where(ENCODE(x, params, 0) != 0, above, -above), mask=inside)
+        tl.store(saved_ptr + at, tl.where(ENCODE(x, parameters, 0) != 0, above, -above), mask=inside)
     tl.store(y_ptr + at, y, mask=inside)
 
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, y_ptr, saved_ptr, table_ptr, dx_ptr, params, n,
+    grad_ptr, y_ptr, saved_ptr, table_ptr, dx_ptr, parameters, n,
     DECODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr, CUT: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -75,11 +75,11 @@ def backward_kernel(
     if STORAGE == "derivative":
         derivative = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if STORAGE == "output":
-        derivative = DECODE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
+        derivative = DECODE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), parameters)
     if STORAGE == "branch_bit":
         byte = tl.load(saved_ptr + row, mask=row * 8 < n, other=0).to(tl.int32)
         y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        derivative = DECODE(y, ((byte[:, None] >> k) & 1) != 0, params)
+        derivative = DECODE(y, ((byte[:, None] >> k) & 1) != 0, parameters)
     if STORAGE == "codes" or STORAGE == "branch_and_rounding":
         word = tl.zeros([ROWS], dtype=tl.int32)
         for plane in tl.static_range(BITS):
@@ -90,15 +90,15 @@ def backward_kernel(
     if STORAGE == "branch_and_rounding":
         bits = word[:, None] >> k
         y = finer(tl.load(y_ptr + at, mask=inside, other=0.0), (bits & 256) != 0, CUT)
-        derivative = DECODE(y, (bits & 1) != 0, params)
+        derivative = DECODE(y, (bits & 1) != 0, parameters)
     if STORAGE == "table_codes":
         derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
     if STORAGE == "marked_output":
         y = tl.load(y_ptr + at, mask=inside, other=0.0)
-        derivative = DECODE(y.to(tl.float32), lowest_bit(y) == 0, params)
+        derivative = DECODE(y.to(tl.float32), lowest_bit(y) == 0, parameters)
     if STORAGE == "signed_output":
         above = tl.load(saved_ptr + at, mask=inside, other=0.0)
-        derivative = DECODE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
+        derivative = DECODE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, parameters)
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(dx_ptr + at, grad * derivative, mask=inside)
 
@@ -117,7 +117,7 @@ def levels_kernel(
 
 @triton.jit
 def gated_kernel(
-    a_ptr, b_ptr, h_ptr, params, n, FORWARD: tl.constexpr, ROWS: tl.constexpr
+    a_ptr, b_ptr, h_ptr, parameters, n, FORWARD: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """h = f(a) * b, for n elements; backward is left with a and b."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -125,12 +125,12 @@ def gated_kernel(
     inside = at < n
     a = tl.load(a_ptr + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(h_ptr + at, FORWARD(a, params) * b, mask=inside)
+    tl.store(h_ptr + at, FORWARD(a, parameters) * b, mask=inside)
 
 
 @triton.jit
 def gated_backward_kernel(
-    grad_ptr, a_ptr, b_ptr, da_ptr, db_ptr, params, n,
+    grad_ptr, a_ptr, b_ptr, da_ptr, db_ptr, parameters, n,
     FORWARD: tl.constexpr, DERIVATIVE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """da = grad * b * f'(a) and db = grad * f(a), for n elements."""
@@ -140,8 +140,8 @@ def gated_backward_kernel(
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
     a = tl.load(a_ptr + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(da_ptr + at, grad * b * DERIVATIVE(a, params), mask=inside)
-    tl.store(db_ptr + at, grad * FORWARD(a, params), mask=inside)
+    tl.store(da_ptr + at, grad * b * DERIVATIVE(a, parameters), mask=inside)
+    tl.store(db_ptr + at, grad * FORWARD(a, parameters), mask=inside)
 
 
 @triton.jit

@@ -1,0 +1,80 @@
+"""What Triton does with the arguments of a launch, all of it but the launch: it needs no GPU, only the name of one."""
+
+import json
+
+import pytest
+
+from tests.codegen.run import script
+
+LAUNCHES = """
+import json
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+from codegen import elementwise
+from kernels.engine import launch, launch_codes
+from tests.kernels.specs import spec
+
+class Absent:
+    '''The driver of a GPU that is not there.'''
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Absent())
+run, compiled = JITFunction.run, []
+
+def warm_up(self, *args, grid, warmup, **kwargs):
+    made = run(self, *args, grid=grid, warmup=True, **kwargs)
+    compiled.append((self.fn.__name__, made.asm["ptx"].count(".entry")))
+
+JITFunction.run = warm_up
+
+x, grad = torch.randn(8, 1024), torch.randn(8, 1024)
+y, planes = torch.empty_like(x), torch.empty(4, 1024, dtype=torch.uint8)
+METHODS = [
+    *[("gelu", "forward-ad", 0), ("celu", "forward-ad", 0), ("leaky_relu", "invact", 0), ("silu", "fewbit", 3)],
+    *[("gelu", "invact", 0), ("gelu", "invact", 2), ("gelu", "invact-precision-bit", 0), ("gelu", "fewbit", 8)],
+]
+for name, method, bits in METHODS:
+    kernel = spec(name, method, bits)
+    values = tuple(kernel.function.parameters.values())
+    _, saved = launch.forward(kernel, x.bfloat16(), values)
+    launch.backward(kernel, grad.bfloat16(), y.bfloat16(), saved, values)
+launch.levels(kernel, saved, x.numel(), torch.bfloat16)
+launch.gated("silu", x, x)
+launch.gated_backward("silu", grad, x, x)
+own = elementwise(lambda x: x * torch.sigmoid(x))
+key = own.program((), {}).key
+derivatives = launch.fused_forward(x, key, True)[1:]
+launch.fused_backward([grad], derivatives)
+for group_size in (64, 86):
+    launch_codes.encode_groups(x, None, group_size, 1, x.numel(), 4)
+    launch_codes.encode_groups(x, torch.rand_like(x), group_size, 1, x.numel(), 4)
+launch_codes.encode_groups(x, None, 64, 1, x.numel(), 2, True)
+vector, unsigned = torch.randn(128).bfloat16(), (None, None, 1, None, 0.0, False)
+launch_codes.decode(planes, vector, vector, 64, 1, x.numel(), *unsigned, x.numel(), torch.bfloat16)
+_, signs = launch_codes.rectify(x, 0.1)
+launch_codes.rectify_backward(grad, signs, 0.1)
+print(json.dumps(compiled))
+"""
+
+
+@pytest.mark.slow
+def test_every_kernel_takes_its_arguments() -> None:
+    """Triton writes a Python function for them, in which some names are its own."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from kernels.engine.templates import codes, elementwise
+
+    compiled = json.loads(script(LAUNCHES))
+    kernels = {name for module in (codes, elementwise) for name in vars(module) if name.endswith("_kernel")}
+    assert {name for name, _ in compiled} == kernels
+    assert {entries for _, entries in compiled} == {1}
