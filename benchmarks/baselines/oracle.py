@@ -37,14 +37,19 @@ def all_inputs(dtype: torch.dtype) -> Tensor:
 @cache
 def truth(function: str, dtype: torch.dtype) -> Truth:
     """The exact values of a function of the catalogue with its default parameters."""
-    x = all_inputs(dtype)
-    points = x.double().numpy()
+    f, df = exact(function, dtype)
+    return Truth(all_inputs(dtype), f.to(dtype), df)
+
+
+@cache
+def exact(function: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """f and f' of all inputs, in float64."""
+    points = all_inputs(dtype).double().numpy()
     activation = get(function)
     span = CANCELLING.get(function, (0.0, 0.0))
-    f, df = (
-        _values(Tape(expression), points, span) for expression in (activation.f_expression, activation.d1_expression)
-    )
-    return Truth(x, torch.from_numpy(f).to(dtype), torch.from_numpy(df))
+    expressions = activation.f_expression, activation.d1_expression
+    f, df = (torch.from_numpy(_values(Tape(expression), points, span)) for expression in expressions)
+    return f, df
 
 
 def _values(tape: Tape, points: np.ndarray, span: tuple[float, float]) -> np.ndarray:

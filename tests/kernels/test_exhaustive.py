@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.baselines.oracle import DTYPES, truth, ulps
+from benchmarks.baselines.oracle import DTYPES, exact, truth, ulps
 from codegen.polynomials import tolerance
 from coefficients import load
-from fitting.activations import get
 from kernels.engine import launch
 from kernels.engine.elements import table_of, torch_elements
 from kernels.engine.planes import unpack
@@ -144,19 +143,21 @@ def test_two_bits_are_within_the_stored_error(name, dtype, device):
     params = tuple(FUNCTIONS[name].parameters.values())
     y, saved, dx = run(spec(name, "invact", 2), x, params, device)
     plain, branch, coarse = run(spec(name, "invact"), x, params, device)
-    assert torch.equal(y.view(torch.int16), plain.view(torch.int16))
+    is_nan = torch.isnan(y)  # a GPU may change a NaN's bits
+    assert torch.equal(is_nan, torch.isnan(plain))
+    assert torch.equal(y.view(torch.int16)[~is_nan], plain.view(torch.int16)[~is_nan])
     assert torch.equal(saved[:1], branch)
-    exact, wide = torch.from_numpy(get(name).f(x.double().numpy())).abs(), y.double().abs()
+    size, wide = exact(name, DTYPES[dtype])[0].abs(), y.double().abs()
     nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)
     document = load(name, f"invact-{dtype}-2bit")
     away, border = unpack(saved[1:], 1 << 16).bool(), border_of(document, y)
     error = tolerance("mills" if name == "gelu" else "tanh", dtype)
     middle = (x.abs() > 2.0**-6) & (x.abs() < 4)  # nearer to 0 f(x) is x/2, farther out x or 0
-    sure = nearest & middle & ((exact - border).abs() > 2 * error * wide)
+    sure = nearest & middle & ((size - border).abs() > 2 * error * wide)
     assert sure.sum() > middle.sum() / 2
-    assert torch.equal(away[sure], (exact < border)[sure])
+    assert torch.equal(away[sure], (size < border)[sure])
     error, limit = (dx.double() - df).abs(), bound(document, dx)
-    held = nearest & (away == (exact < border))
+    held = nearest & (away == (size < border))
     assert (error <= limit)[held].all(), worst(x, dx, df, torch.where(held, error / limit, 0.0))
     assert held.sum() >= torch.isfinite(x).sum() / 2
     weight = torch.where(

@@ -57,7 +57,8 @@ def forward_kernel(
         y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), ENCODE(x, parameters, 0) == 0)
     if STORAGE == "signed_output":
         above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(saved_ptr + at, tl.where(ENCODE(x, parameters, 0) != 0, above, -above), mask=inside)
+        below = -0.0 - above  # -above would be 0 - above, without a sign at 0
+        tl.store(saved_ptr + at, tl.where(ENCODE(x, parameters, 0) != 0, above, below), mask=inside)
     tl.store(y_ptr + at, y, mask=inside)
 
 
