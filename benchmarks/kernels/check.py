@@ -54,7 +54,8 @@ def _kernel(function: str, code: KernelSpec, x: Tensor, grad: Tensor) -> str:
         problems.append(_apart("f'", saved, reference_saved))
     elif code.storage is SIGNED_OUTPUT:
         problems.append(_differ("sides", saved.signbit(), reference_saved.signbit()))
-        problems.append(_apart("y as saved", saved.abs(), reference_saved.abs()))
+        size = saved.abs() + y.abs()  # the difference of y and its minimum is off by as much as y
+        problems.append(_apart("y as saved", saved.abs(), reference_saved.abs(), size=size))
     problems.append(_apart("dx", dx, reference.backward(code, grad, needed, saved, []), grad))
     if code.storage is DERIVATIVE:
         problems.append(_apart("dx against stock", dx, _gradient(STOCK[function], x.double(), grad.double()), grad))
@@ -78,11 +79,15 @@ def _lowest_bit(y: Tensor) -> Tensor:
     return y.view(torch.int32 if y.dtype == torch.float32 else torch.int16) & 1
 
 
-def _apart(what: str, got: Tensor, expected: Tensor, scale: Tensor | None = None) -> str:
-    """A line on the worst point outside the tolerance, else empty. scale: the upstream gradient."""
+def _apart(what: str, got: Tensor, expected: Tensor, scale: Tensor | None = None, size: Tensor | None = None) -> str:
+    """A line on the worst point outside the tolerance, else empty.
+
+    scale: the upstream gradient. size: numbers whose rounding is allowed, instead of those that are expected.
+    """
     limits = torch.finfo(got.dtype)
     unit = torch.ones_like(got) if scale is None else scale.abs()
-    allowed = UNITS * limits.eps * expected.double().abs() + ABSOLUTE * unit.double()
+    rounded = expected if size is None else size
+    allowed = UNITS * limits.eps * rounded.double().abs() + ABSOLUTE * unit.double()
     allowed += limits.smallest_normal * limits.eps  # the smallest subnormal number
     excess = (got.double() - expected.double()).abs() / allowed
     missed = ~(excess <= 1)  # NaN misses

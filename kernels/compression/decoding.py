@@ -7,12 +7,13 @@ tensors alone: Inductor fuses them with their users.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from kernels.compression import forms
+from kernels.compression import forms, opaque
 from kernels.compression.layout import hint
 from kernels.compression.nodes import inline, is_drawn, is_product, packet_of
 
@@ -22,10 +23,14 @@ MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compu
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes a placeholder of the backward graph: from the placeholders `codes`, by the operations of `decoding`."""
+    """Decodes a placeholder of the backward graph: from the placeholders `codes`, by the operations of `decoding`.
+
+    is_opaque: by a kernel that Inductor does not fuse with others.
+    """
 
     codes: list[fx.Node]
     decoding: fx.GraphModule
+    is_opaque: bool = False
 
 
 def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossing: set[fx.Node]) -> None:
@@ -134,6 +139,7 @@ class _Copies:
     def __init__(self, graph: fx.Graph, decoders: dict[fx.Node, Decoder], recomputed: dict[fx.Node, None]) -> None:
         self.graph, self.decoders = graph, decoders
         self.order = {node: place for place, node in enumerate([*decoders, *recomputed])}
+        self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.copies: dict[fx.Node, fx.Node] = {}
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
@@ -172,20 +178,41 @@ class _Copies:
     def _decoded(self, placeholder: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
         decoder = self.decoders[placeholder]
         *codes, field = decoder.codes
-        awaited = [*others, *([self.products[placeholder]] if placeholder in self.products else [])]
-        for result in dict.fromkeys(awaited):
-            if result.op == "call_function" and _is_large_beside(result, field):
+        if decoder.is_opaque:
+            others = [product for other in others for product in _products_of(other)]
+        results = [*others, *([self.products[placeholder]] if placeholder in self.products else [])]
+        awaited = [result for result in dict.fromkeys(results) if _is_large_beside(result, field)]
+        if not decoder.is_opaque:
+            for result in awaited:
                 field = _after(result, field, user)
         (decoded,) = inline(self.graph, decoder.decoding, [*codes, field], user, [f"{placeholder.name}_decoded"])
+        if decoder.is_opaque and awaited:
+            opaque.wait_for(decoded, max(awaited, key=self.places.__getitem__))  # to hold no other for longer
         self.reached[placeholder] = {decoded}
         return decoded
 
 
+def _products_of(node: fx.Node) -> list[fx.Node]:
+    """The results of products that a node is made of by other operations."""
+    products, seen, todo = [], set(), [node]
+    while todo:
+        made = todo.pop()
+        if made in seen or made.op != "call_function":
+            continue
+        seen.add(made)
+        if is_product(made.all_input_nodes[0] if made.target is getitem else made):
+            products.append(made)
+        elif made.target is not opaque.DECODE:
+            todo += made.all_input_nodes
+    return products
+
+
 def _is_large_beside(node: fx.Node, field: fx.Node) -> bool:
-    """Whether its result is a large tensor on the device of the field."""
+    """Whether it is an operation, and its result a large tensor on the device of the field."""
     value = node.meta.get("val")
-    is_there = isinstance(value, Tensor) and value.device == field.meta["val"].device
-    return is_there and hint(value.numel()) >= forms.SMALLEST
+    if node.op != "call_function" or not isinstance(value, Tensor) or value.device != field.meta["val"].device:
+        return False
+    return hint(value.numel()) >= forms.SMALLEST
 
 
 def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:

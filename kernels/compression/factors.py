@@ -126,8 +126,8 @@ def _is_linear(node: fx.Node, own: set[fx.Node]) -> bool:
 def _same_sizes(start: fx.Node, linear: list[fx.Node]) -> bool:
     """Whether all have the same sizes, and these are numbers."""
     values = [node.meta.get("val") for node in (start, *linear)]
-    shapes = {value.shape if isinstance(value, Tensor) else (None,) for value in values}
-    return len(shapes) == 1 and all(isinstance(size, int) for size in shapes.pop())
+    shapes = [value.shape if isinstance(value, Tensor) else (None,) for value in values]
+    return all(isinstance(size, int) for shape in shapes for size in shape) and len(set(shapes)) == 1
 
 
 def _computed_in_forward(forward: fx.Graph, node: fx.Node, placeholder: fx.Node, product: Product) -> fx.Node:

@@ -27,9 +27,18 @@ class GroupLayout(NamedTuple):
     lanes: int
     filler: int
 
+    def rows(self, x: Tensor) -> Tensor:
+        """The tensor as [*lead, row], in memory order."""
+        return x.permute(self.order).flatten(x.dim() - self.static)
+
+    def of_rows(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The inverse of `rows`; `sizes` are those of the static dimensions."""
+        back = [self.order.index(dim) for dim in range(len(self.order))]
+        return rows.unflatten(-1, tuple(sizes)).permute(back)
+
     def split(self, x: Tensor) -> Tensor:
         """The tensor as [*lead, units, group, lanes], in memory order, padded."""
-        flat = x.permute(self.order).flatten(x.dim() - self.static)
+        flat = self.rows(x)
         if self.filler:  # repeats of the last element, which widen no group
             flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
         return flat.unflatten(-1, (-1, self.group, self.lanes))
@@ -43,8 +52,7 @@ class GroupLayout(NamedTuple):
         flat = units.flatten(-3)
         if self.filler:
             flat = flat[..., : flat.shape[-1] - self.filler]
-        back = [self.order.index(dim) for dim in range(len(self.order))]
-        return flat.unflatten(-1, tuple(sizes)).permute(back)
+        return self.of_rows(flat, sizes)
 
 
 def layout_of(value: Tensor) -> GroupLayout | str:

@@ -104,11 +104,14 @@ def uniform(like: Tensor) -> Tensor:
 
 
 def vector(device: torch.device) -> int:
-    """32-bit numbers in a vector of compiled code: 16 on a CPU with AVX-512; 8 on others, and on a GPU.
+    """32-bit numbers in a vector of compiled code: 16 on a CPU with AVX-512, 8 on others; 1 on a GPU.
 
     With vectors of 16, 8 lanes take three times as long to encode; with vectors of 8, 16 lanes twice as long to decode.
+    On a GPU, units of more lanes would not fit into heads of attention, and addresses would take divisions.
     """
-    return 16 if device.type == "cpu" and pick_vec_isa().bit_width() == 512 else 8
+    if device.type != "cpu":
+        return 1
+    return 16 if pick_vec_isa().bit_width() == 512 else 8
 
 
 def module_name(path: str) -> str:

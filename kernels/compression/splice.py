@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import SymInt, Tensor, fx
 
-from kernels.compression import codes, private
+from kernels.compression import codes, opaque, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import Cut, module_of, operation_of
 from kernels.compression.decoding import Decoder, decode_where_used
@@ -87,7 +88,8 @@ def _code(
     for sent, received in zip(encoded, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    return encoded, Decoder(crossing, decoding)
+    is_opaque = any(call.target is opaque.DECODE for call in decoding.graph.nodes)
+    return encoded, Decoder(crossing, decoding, is_opaque)
 
 
 def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:
@@ -104,6 +106,8 @@ def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -
 def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Functions that encode and decode, each from tensors to a list of tensors."""
     layout, sizes = form.layout, form.layout.sizes(value)
+    if isinstance(form, Groups) and opaque.suits(value, layout):
+        return _opaque(value.dtype, form, rounding, sizes)
 
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
@@ -119,6 +123,21 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Calla
             return [layout.join(codes.decode_bits(parts[0]), sizes)]
         encoded = codes.Codes(parts[0], parts[1], parts[2:])
         return [layout.join(codes.decode(encoded, form.bits, value.dtype), sizes)]
+
+    return encode, decode
+
+
+def _opaque(
+    dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions of `_functions`, by our own kernels."""
+
+    def encode(x: Tensor) -> list[Tensor]:
+        noise = private.uniform(x) if rounding == "stochastic" else None
+        return opaque.encode(x, form.layout, form.bits, noise)
+
+    def decode(minimum: Tensor, step: Tensor, planes: Tensor) -> list[Tensor]:
+        return [opaque.decode(minimum, step, planes, form.layout, sizes, dtype)]
 
     return encode, decode
 

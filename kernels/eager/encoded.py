@@ -126,14 +126,12 @@ class Groups(Encoded):
         """The planes, and what has an entry for each group, of a piece."""
         planes, *vectors = tensors
         groups = slice(place.start // self.group, -(-place.stop // self.group))
-        return [planes[:, bytes_of(place)].contiguous(), *(vector[groups] for vector in vectors)]
+        return [planes[:, bytes_of(place)], *(vector[groups] for vector in vectors)]
 
     def _values(self, count: int, planes: Tensor, minimum: Tensor, step: Tensor) -> Tensor:
-        unsigned = None, None, 1, None, 0.0, False
-        place = self.group, 1, max(count, 1)
         half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
         dtype = torch.float32 if half else self.dtype
-        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, count, dtype)
+        flat: Tensor = torch.ops.actfit.decode_groups(planes, minimum, step, self.group, count, dtype, [])
         most = torch.finfo(self.dtype).max
         return flat.clamp_(-most, most).to(self.dtype) if half else flat
 

@@ -59,7 +59,7 @@ class Decode:
     Attributes
     ----------
     planes
-        uint8 [bits, ceil(count/8)].
+        uint8 [bits, ceil(count/8)]; planes may be apart in memory, their bytes not.
     scale, minimum
         Vectors of groups: code c stands for minimum + c * scale.
     group_size, features, tokens

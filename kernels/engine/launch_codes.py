@@ -39,6 +39,8 @@ def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: i
         return "none"
     if len(vector) == 1:
         return "one"
+    if _exponent(group_size) and features == 1 and len(vector) == -(-count // group_size) and tokens >= count:
+        return "power"
     if features % 8 == 0:
         return "wide"
     if not in_a_row(count, group_size, features, tokens):
@@ -46,6 +48,12 @@ def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: i
     if group_size >= 8:
         return "two" if group_size % 8 else "row"
     return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each"
+
+
+def _exponent(group_size: int) -> int:
+    """How many times 2 is a factor of a group's rows, if it has no other; else 0, as for groups of a row."""
+    rows, rest = divmod(group_size, 8)
+    return rows.bit_length() - 1 if rows and not rest and rows & (rows - 1) == 0 else 0
 
 
 def _like(vector: Tensor, other: Tensor) -> Tensor:
@@ -102,6 +110,7 @@ def encode(args: Encode) -> Tensor:
     planes = args.x.new_empty((args.bits, plane_bytes(count)), dtype=torch.uint8)
     if count:
         kind = "none" if args.noise is None else "one" if args.noise.numel() == 1 else "each"
+        places = _places(args.center, args.group_size, args.features, args.tokens, count)
         grid, constants = _sizes(count)
         with device_of(args.x):
             _template().encode_kernel[grid](
@@ -111,12 +120,12 @@ def encode(args: Encode) -> Tensor:
                 _like(args.offset, args.center),
                 args.x if args.noise is None else args.noise.contiguous(),
                 planes,
-                args.group_size,
+                _exponent(args.group_size) if places == "power" else args.group_size,
                 args.features,
                 args.tokens,
                 len(args.center),
                 count,
-                PLACES=_places(args.center, args.group_size, args.features, args.tokens, count),
+                PLACES=places,
                 NOISE=kind,
                 BITS=args.bits,
                 WIDE=count > _NARROW,
@@ -130,6 +139,7 @@ def decode(args: Decode) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = args.planes.new_empty(args.count, dtype=args.dtype)
     if args.count:
+        places = _places(args.scale, args.group_size, args.features, args.tokens, args.count)
         grid, constants = _sizes(args.count)
         with device_of(args.planes):
             _template().decode_kernel[grid](
@@ -141,15 +151,16 @@ def decode(args: Decode) -> Tensor:
                 args.planes if args.signs is None else args.signs,
                 values,
                 float(args.slope),
-                args.group_size,
+                _exponent(args.group_size) if places == "power" else args.group_size,
                 args.features,
                 args.tokens,
                 len(args.scale),
                 args.inner,
                 1 if args.gain is None else len(args.gain),
                 1 if args.bias is None else len(args.bias),
+                args.planes.stride(0),
                 args.count,
-                PLACES=_places(args.scale, args.group_size, args.features, args.tokens, args.count),
+                PLACES=places,
                 GAIN=_places(args.gain, args.inner),
                 BIAS=_places(args.bias, args.inner),
                 SIGNS=args.signs is not None,

@@ -7,6 +7,7 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
     encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
+    decode_groups                      decoding of groups of neighbours
     encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
     rectify, rectify_backward          ReLU by one bit
 
@@ -92,6 +93,19 @@ def _decode(planes: Tensor, *others: Any) -> Tensor:
     return values
 
 
+def _decode_groups(
+    planes: Tensor,
+    minimum: Tensor,
+    scale: Tensor,
+    group_size: int,
+    count: int,
+    dtype: torch.dtype,
+    after: Sequence[Tensor],
+) -> Tensor:
+    plain = None, None, 1, None, 0.0, False  # neither channels nor signs
+    return _decode(planes, scale, minimum, group_size, 1, max(count, 1), *plain, count, dtype)
+
+
 def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
@@ -174,6 +188,13 @@ _OPS: dict[str, Op] = {
         " ScalarType dtype) -> Tensor",
         _decode,
         _decode_fake,
+    ),
+    # Of groups of neighbours. after: results to wait for, where compilers order operations by what they read.
+    "decode_groups": (
+        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype,"
+        " Tensor[] after) -> Tensor",
+        _decode_groups,
+        lambda planes, *others: planes.new_empty(others[3], dtype=others[4]),
     ),
     "rectify": (
         "(Tensor x, float slope) -> (Tensor, Tensor)",

@@ -147,7 +147,7 @@ def decode(args: Decode) -> Tensor:
     neighbours = _loops_for(args.planes, args.group_size, args.features, args.tokens, args.count)
     has_groups = all(len(vector) == -(-args.count // args.group_size) for vector in vectors)
     if neighbours is not None and has_groups and all(vector is None for vector in (args.gain, args.bias, args.signs)):
-        neighbours.decode(args.planes, *vectors, made, args.group_size)
+        neighbours.decode(args.planes.contiguous(), *vectors, made, args.group_size)
         return made
     groups = GroupEntries(args.group_size, args.features, args.tokens, *vectors)
     gain, bias = (

@@ -8,6 +8,7 @@ The reference says which entry of a vector belongs to element i. PLACES says whe
 so that integers are divided once a row if possible. With entry (i // group_size) % length:
 
     one     the vector has one entry
+    power   the vector has an entry for each group, a group 2 ** group_size rows: a row has one entry
     row     group_size is a multiple of 8: a row has one entry
     two     group_size is not below 8: a row has one entry or two in a row
     eight   group_size is 1 and 8 divides the length: a row has eight in a row
@@ -120,8 +121,8 @@ def encode_groups_kernel(
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
     else:
         place += 0.5
-    code = tl.minimum(tl.maximum(tl.floor(place), 0.0), (1 << BITS) - 1.0)  # of NaN and 0, maximum is 0
-    store_planes(planes_ptr, tl.where(inside, code, 0.0).to(tl.int32), row, k, n, BITS)
+    code = tl.minimum(tl.maximum(place, 0.0), (1 << BITS) - 1.0).to(tl.int32)  # of NaN and 0, maximum is 0
+    store_planes(planes_ptr, tl.where(inside, code, 0), row, k, n, BITS)
 
 
 @triton.jit
@@ -149,18 +150,19 @@ def encode_kernel(
 @triton.jit
 def decode_kernel(
     planes_ptr, scale_ptr, minimum_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
-    slope, group_size, features, tokens, groups, inner, gains, biases, n,
+    slope, group_size, features, tokens, groups, inner, gains, biases, distance, n,
     PLACES: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
     CLAMP: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """(code * scale + minimum) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
 
-    SLOPED: the slope is not 0. CLAMP: values with the wrong sign become 0 first.
+    distance: bytes from one plane of codes to the next. SLOPED: the slope is not 0. CLAMP: values with the wrong sign
+    become 0 first.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
-    value = load_planes(planes_ptr, row, k, n, BITS).to(tl.float32)
+    value = load_planes(planes_ptr, row, k, n, distance, BITS).to(tl.float32)
     value = value * entries(scale_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
     value = value + entries(minimum_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
     if GAIN != "none":
@@ -168,7 +170,7 @@ def decode_kernel(
     if BIAS != "none":
         value = value + entries(bias_ptr, row, k, inner, 1, inner, biases, BIAS, WIDE)
     if SIGNS:
-        sign = load_planes(signs_ptr, row, k, n, 1)
+        sign = load_planes(signs_ptr, row, k, n, 0, 1)
         above = value
         below = value
         if CLAMP:
@@ -204,7 +206,7 @@ def rectify_backward_kernel(
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     grad = tl.load(grad_ptr + at, mask=at < n, other=0.0).to(tl.float32)
-    above = load_planes(signs_ptr, row, k, n, 1) != 0
+    above = load_planes(signs_ptr, row, k, n, 0, 1) != 0
     tl.store(dx_ptr + at, tl.where(above, grad, grad * slope if SLOPED else 0.0), mask=at < n)
 
 
@@ -219,6 +221,8 @@ def entries(vector_ptr, row, k, group_size, features, tokens, length, PLACES: tl
         first = first.to(tl.int32)
     if PLACES == "one":
         values = tl.load(vector_ptr)
+    elif PLACES == "power":
+        values = tl.load(vector_ptr + (first >> group_size + 3))
     elif PLACES == "row":
         values = tl.load(vector_ptr + first // group_size % length)
     elif PLACES == "two":

@@ -57,7 +57,7 @@ def forward_kernel(
         y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), ENCODE(x, parameters, 0) == 0)
     if STORAGE == "signed_output":
         above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        below = -0.0 - above  # -above would be 0 - above, without a sign at 0
+        below = above * -1.0  # -above would be 0 - above, without a sign at 0
         tl.store(saved_ptr + at, tl.where(ENCODE(x, parameters, 0) != 0, above, below), mask=inside)
     tl.store(y_ptr + at, y, mask=inside)
 
@@ -93,7 +93,7 @@ def backward_kernel(
         y = finer(tl.load(y_ptr + at, mask=inside, other=0.0), (bits & 256) != 0, CUT)
         derivative = DECODE(y, (bits & 1) != 0, parameters)
     if STORAGE == "table_codes":
-        derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
+        derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, (n - 1) // 8 + 1, BITS))
     if STORAGE == "marked_output":
         y = tl.load(y_ptr + at, mask=inside, other=0.0)
         derivative = DECODE(y.to(tl.float32), lowest_bit(y) == 0, parameters)
@@ -112,7 +112,7 @@ def levels_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
-    level = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
+    level = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, (n - 1) // 8 + 1, BITS))
     tl.store(values_ptr + at, level, mask=at < n)
 
 

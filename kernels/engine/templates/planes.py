@@ -19,10 +19,10 @@ def store_planes(planes_ptr, code, row, k, n, BITS: tl.constexpr):
 
 
 @triton.jit
-def load_planes(planes_ptr, row, k, n, BITS: tl.constexpr):
-    """The codes that `store_planes` packed, int32 [ROWS, 8]."""
+def load_planes(planes_ptr, row, k, n, distance, BITS: tl.constexpr):
+    """The codes that `store_planes` packed, int32 [ROWS, 8], from planes that are `distance` bytes apart."""
     for plane in tl.static_range(BITS):
-        byte = tl.load(planes_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
+        byte = tl.load(planes_ptr + plane * distance + row, mask=row * 8 < n, other=0).to(tl.int32)
         if plane % 4 == 0:
             word = byte
         else:

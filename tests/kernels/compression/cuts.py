@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from kernels.compression import Graph, codes
+from kernels.compression import Graph, codes, opaque
 from kernels.compression.codes import Codes
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits of an element, by its bytes
@@ -37,6 +37,7 @@ def full_width() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codes, "encode", _encode)
         patch.setattr(codes, "decode", _decode)
+        patch.setattr(opaque, "DEVICE", "none")
         yield
 
 
