@@ -11,6 +11,7 @@ import numbers
 import sys
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -56,6 +57,12 @@ def elementwise(function: Callable[..., Any]) -> "Elementwise":
     """
     if not callable(function):
         raise KernelError(f"elementwise must be given a function of a tensor, got {type(function).__name__}")
+    if isinstance(function, FunctionType) and function.__code__.co_varnames[:1] == ("self",):
+        name = function.__name__
+        raise KernelError(
+            f"elementwise must be given a function of a tensor, got {name}, whose first parameter is self; write"
+            f" self.{name} = elementwise(self.{name}) in __init__"
+        )
     return Elementwise(function)
 
 
@@ -69,17 +76,6 @@ class Elementwise:
         self.handle = f"{self.name}#{next(_COUNT)}"
         self._programs: dict[Any, Any] = {}
         _OBJECTS[self.handle] = self
-
-    def __get__(self, instance: Any, owner: type | None = None) -> "Elementwise":
-        """The object itself, from a class. An instance is refused: it would have to be the tensor or be left out."""
-        if instance is None:
-            return self
-        name = self.name if self.name.isidentifier() else "f"
-        raise KernelError(
-            f"{self.name}: elementwise must be given a function of a tensor, got one in the class"
-            f" {type(instance).__name__}; for a method write self.{name} = elementwise(self.{name}) in __init__, for a"
-            f" function that takes no self staticmethod(elementwise({name})) in the class"
-        )
 
     def __call__(self, x: Tensor, /, *args: Any, **kwargs: Any) -> Any:
         """The function's results."""

@@ -44,12 +44,12 @@ def results(tmp_path, monkeypatch) -> Path:
 
 
 SENTENCES = {
-    "README.md": "No GPU has timed",
-    "docs/performance.md": "No GPU timings",
-    "docs/accuracy.md": "On a GPU: nothing yet",
-    "docs/approx_backprop.md": "No GPU was at hand",
-    "docs/trainers.md": "not measured yet",
-    "docs/compression.md": "No GPU has run the codes yet",
+    "README.md": "not yet `make gpu`",
+    "docs/performance.md": "Few GPU timings",
+    "docs/accuracy.md": "On a GPU: [all tests of the kernels once]",
+    "docs/approx_backprop.md": "have not been timed",
+    "docs/trainers.md": "[some steps](performance.md#",
+    "docs/compression.md": "An H200 has run the tests of the codes",
 }
 
 
