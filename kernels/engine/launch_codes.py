@@ -16,9 +16,9 @@ from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
 
-_NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
+NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
 _TILE = 8192  # elements of a large group at a time, for 16 warps
-_EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
+EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
 
 
 def _template() -> ModuleType:
@@ -30,16 +30,16 @@ def _template() -> ModuleType:
 def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     """The grid of a kernel of rows, and the constants that all such kernels take."""
     rows = rows_a_program(count)
-    return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
+    return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **EXACT}
 
 
-def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> str:
+def places(vector: Tensor | None, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> str:
     """PLACES of the vector, see `kernels.engine.templates.codes`."""
     if vector is None:
         return "none"
     if len(vector) == 1:
         return "one"
-    if _exponent(group_size) and features == 1 and len(vector) == -(-count // group_size) and tokens >= count:
+    if exponent(group_size) and features == 1 and len(vector) == -(-count // group_size) and tokens >= count:
         return "power"
     if features % 8 == 0:
         return "wide"
@@ -50,7 +50,7 @@ def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: i
     return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each"
 
 
-def _exponent(group_size: int) -> int:
+def exponent(group_size: int) -> int:
     """How many times 2 is a factor of a group's rows, if it has no other; else 0, as for groups of a row."""
     rows, rest = divmod(group_size, 8)
     return rows.bit_length() - 1 if rows and not rest and rows & (rows - 1) == 0 else 0
@@ -78,7 +78,7 @@ def ends(
             _template().group_range_kernel[grid](
                 x, minimum, scale, group_size, features, tokens, groups, count,
                 CLIPPED=clipped, BITS=bits, GROUPS=tile // width, WIDTH=width,
-                num_warps=WARPS if small else 16, **_EXACT
+                num_warps=WARPS if small else 16, **EXACT
             )  # fmt: skip
     return minimum, scale
 
@@ -98,7 +98,7 @@ def encode_groups(
     with device_of(x):
         _template().encode_groups_kernel[(-(-count // (8 * rows)),)](
             x, x if noise is None else noise.contiguous(), minimum, scale, planes, len(minimum), count,
-            NOISE=noise is not None, CLIPPED=clipped, BITS=bits, GROUP=group_size, ROWS=rows, num_warps=WARPS, **_EXACT
+            NOISE=noise is not None, CLIPPED=clipped, BITS=bits, GROUP=group_size, ROWS=rows, num_warps=WARPS, **EXACT
         )  # fmt: skip
     return planes, minimum, scale
 
@@ -110,7 +110,7 @@ def encode(args: Encode) -> Tensor:
     planes = args.x.new_empty((args.bits, plane_bytes(count)), dtype=torch.uint8)
     if count:
         kind = "none" if args.noise is None else "one" if args.noise.numel() == 1 else "each"
-        places = _places(args.center, args.group_size, args.features, args.tokens, count)
+        place = places(args.center, args.group_size, args.features, args.tokens, count)
         grid, constants = _sizes(count)
         with device_of(args.x):
             _template().encode_kernel[grid](
@@ -120,15 +120,15 @@ def encode(args: Encode) -> Tensor:
                 _like(args.offset, args.center),
                 args.x if args.noise is None else args.noise.contiguous(),
                 planes,
-                _exponent(args.group_size) if places == "power" else args.group_size,
+                exponent(args.group_size) if place == "power" else args.group_size,
                 args.features,
                 args.tokens,
                 len(args.center),
                 count,
-                PLACES=places,
+                PLACES=place,
                 NOISE=kind,
                 BITS=args.bits,
-                WIDE=count > _NARROW,
+                WIDE=count > NARROW,
                 **constants,
             )
     return planes
@@ -139,7 +139,7 @@ def decode(args: Decode) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = args.planes.new_empty(args.count, dtype=args.dtype)
     if args.count:
-        places = _places(args.scale, args.group_size, args.features, args.tokens, args.count)
+        place = places(args.scale, args.group_size, args.features, args.tokens, args.count)
         grid, constants = _sizes(args.count)
         with device_of(args.planes):
             _template().decode_kernel[grid](
@@ -151,7 +151,7 @@ def decode(args: Decode) -> Tensor:
                 args.planes if args.signs is None else args.signs,
                 values,
                 float(args.slope),
-                _exponent(args.group_size) if places == "power" else args.group_size,
+                exponent(args.group_size) if place == "power" else args.group_size,
                 args.features,
                 args.tokens,
                 len(args.scale),
@@ -160,14 +160,14 @@ def decode(args: Decode) -> Tensor:
                 1 if args.bias is None else len(args.bias),
                 args.planes.stride(0),
                 args.count,
-                PLACES=places,
-                GAIN=_places(args.gain, args.inner),
-                BIAS=_places(args.bias, args.inner),
+                PLACES=place,
+                GAIN=places(args.gain, args.inner),
+                BIAS=places(args.bias, args.inner),
                 SIGNS=args.signs is not None,
                 SLOPED=args.slope != 0,
                 CLAMP=args.clamp,
                 BITS=len(args.planes),
-                WIDE=args.count > _NARROW,
+                WIDE=args.count > NARROW,
                 **constants,
             )
     return values

@@ -11,8 +11,8 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
     rectify, rectify_backward          ReLU by one bit
 
-Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
-`reference_codes`; `encode_sides` always the one in `reference_sides`.
+Each op runs its namesake in `launch`, `launch_codes` or `launch_sides` where Triton kernels take the tensor, else in
+`reference`, `reference_codes` or `reference_sides`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import launch, launch_codes, reference, reference_codes, reference_sides
+from kernels.engine import launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
 from kernels.engine.backend import runs_triton
 from kernels.engine.elements import allocate
 from kernels.engine.emitted import emitted_function
@@ -126,6 +126,14 @@ def _encode_groups_fake(
     return _planes_like(x, bits), *ends
 
 
+def _encode_sides(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if inside.shape != x.shape:
+        raise ValueError(f"inside must have the shape of x, {tuple(x.shape)}, got {tuple(inside.shape)}")
+    if runs_triton(x) and group_size <= launch_sides.LARGEST:
+        return launch_sides.encode_sides(x.contiguous(), inside.contiguous(), group_size, bits)
+    return reference_sides.encode_sides(x, inside, group_size, bits)
+
+
 def _encode_sides_fake(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
@@ -173,7 +181,7 @@ _OPS: dict[str, Op] = {
     ),
     "encode_sides": (
         "(Tensor x, Tensor inside, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor, Tensor)",
-        reference_sides.encode_sides,
+        _encode_sides,
         _encode_sides_fake,
     ),
     "encode": (

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from codegen import elementwise
-from kernels.engine import launch, launch_codes
+from kernels.engine import launch, launch_codes, launch_sides
 from tests.kernels.specs import spec
 
 class Absent:
@@ -60,6 +60,8 @@ for group_size in (64, 86):
     launch_codes.encode_groups(x, None, group_size, 1, x.numel(), 4)
     launch_codes.encode_groups(x, torch.rand_like(x), group_size, 1, x.numel(), 4)
 launch_codes.encode_groups(x, None, 64, 1, x.numel(), 2, True)
+for group_size in (64, 112):
+    launch_sides.encode_sides(x, x > 0, group_size, 4)
 vector, unsigned = torch.randn(128).bfloat16(), (None, None, 1, None, 0.0, False)
 launch_codes.decode(planes, vector, vector, 64, 1, x.numel(), *unsigned, x.numel(), torch.bfloat16)
 _, signs = launch_codes.rectify(x, 0.1)
@@ -72,9 +74,9 @@ print(json.dumps(compiled))
 def test_every_kernel_takes_its_arguments() -> None:
     """Triton writes a Python function for them, in which some names are its own."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from kernels.engine.templates import codes, elementwise
+    from kernels.engine.templates import codes, elementwise, sides
 
     compiled = json.loads(script(LAUNCHES))
-    kernels = {name for module in (codes, elementwise) for name in vars(module) if name.endswith("_kernel")}
+    kernels = {name for module in (codes, elementwise, sides) for name in vars(module) if name.endswith("_kernel")}
     assert {name for name, _ in compiled} == kernels
     assert {entries for _, entries in compiled} == {1}

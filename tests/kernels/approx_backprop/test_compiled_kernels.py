@@ -46,7 +46,7 @@ def compiled(name, arch, count, constants, multiples, warps):
         {places[one]: value for one, value in constants.items()},
         {places[one]: [["tt.divisibility", 16]] for one in places if one.endswith("_ptr") or one in multiples},
     )
-    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, **launch._EXACT})
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, **launch.EXACT})
     (folder / "cubin").write_bytes(made.asm["cubin"])
     used, code = (
         disassembly.usage(read("cuobjdump", "-res-usage")), disassembly.sass(read("nvdisasm", "-c", "-ndf"))
