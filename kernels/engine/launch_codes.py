@@ -33,14 +33,20 @@ def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **EXACT}
 
 
-def places(vector: Tensor | None, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> str:
-    """PLACES of the vector, see `kernels.engine.templates.codes`."""
+def places(vector: Tensor, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> tuple[str, int]:
+    """PLACES of the vector, and the size that goes with it, see `kernels.engine.templates.codes`."""
+    exponent = (group_size // 8).bit_length() - 1
+    is_power, has_each = group_size == 8 << max(exponent, 0), len(vector) == -(-count // group_size)
+    if is_power and has_each and features == 1 and tokens >= count and len(vector) > 1:
+        return "power", exponent
+    return _places(vector, group_size, features, tokens, count), group_size
+
+
+def _places(vector: Tensor | None, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> str:
     if vector is None:
         return "none"
     if len(vector) == 1:
         return "one"
-    if exponent(group_size) and features == 1 and len(vector) == -(-count // group_size) and tokens >= count:
-        return "power"
     if features % 8 == 0:
         return "wide"
     if not in_a_row(count, group_size, features, tokens):
@@ -48,12 +54,6 @@ def places(vector: Tensor | None, group_size: int, features: int = 1, tokens: in
     if group_size >= 8:
         return "two" if group_size % 8 else "row"
     return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each"
-
-
-def exponent(group_size: int) -> int:
-    """How many times 2 is a factor of a group's rows, if it has no other; else 0, as for groups of a row."""
-    rows, rest = divmod(group_size, 8)
-    return rows.bit_length() - 1 if rows and not rest and rows & (rows - 1) == 0 else 0
 
 
 def _like(vector: Tensor, other: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def encode(args: Encode) -> Tensor:
     planes = args.x.new_empty((args.bits, plane_bytes(count)), dtype=torch.uint8)
     if count:
         kind = "none" if args.noise is None else "one" if args.noise.numel() == 1 else "each"
-        place = places(args.center, args.group_size, args.features, args.tokens, count)
+        place, size = places(args.center, args.group_size, args.features, args.tokens, count)
         grid, constants = _sizes(count)
         with device_of(args.x):
             _template().encode_kernel[grid](
@@ -120,7 +120,7 @@ def encode(args: Encode) -> Tensor:
                 _like(args.offset, args.center),
                 args.x if args.noise is None else args.noise.contiguous(),
                 planes,
-                exponent(args.group_size) if place == "power" else args.group_size,
+                size,
                 args.features,
                 args.tokens,
                 len(args.center),
@@ -139,7 +139,7 @@ def decode(args: Decode) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = args.planes.new_empty(args.count, dtype=args.dtype)
     if args.count:
-        place = places(args.scale, args.group_size, args.features, args.tokens, args.count)
+        place, size = places(args.scale, args.group_size, args.features, args.tokens, args.count)
         grid, constants = _sizes(args.count)
         with device_of(args.planes):
             _template().decode_kernel[grid](
@@ -151,7 +151,7 @@ def decode(args: Decode) -> Tensor:
                 args.planes if args.signs is None else args.signs,
                 values,
                 float(args.slope),
-                exponent(args.group_size) if place == "power" else args.group_size,
+                size,
                 args.features,
                 args.tokens,
                 len(args.scale),
@@ -161,8 +161,8 @@ def decode(args: Decode) -> Tensor:
                 args.planes.stride(0),
                 args.count,
                 PLACES=place,
-                GAIN=places(args.gain, args.inner),
-                BIAS=places(args.bias, args.inner),
+                GAIN=_places(args.gain, args.inner),
+                BIAS=_places(args.bias, args.inner),
                 SIGNS=args.signs is not None,
                 SLOPED=args.slope != 0,
                 CLAMP=args.clamp,

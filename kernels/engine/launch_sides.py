@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernels.engine.backend import interpreting
 from kernels.engine.launch import device_of, rows_a_program
-from kernels.engine.launch_codes import EXACT, NARROW, exponent, places
+from kernels.engine.launch_codes import EXACT, NARROW, places
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
 
@@ -25,13 +25,14 @@ def encode_sides(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple
     given = x, inside.view(torch.uint8), minimum, scale, inverse, edge
     width, rows = 1 << (group_size - 1).bit_length(), rows_a_program(count)
     many = max((8 * rows if interpreting() else 8 * ROWS) // width, 1)
-    place = "row" if groups == 1 else places(minimum, group_size, count=count, tokens=count)  # of a row, an entry each
+    place, size = places(minimum, group_size, count=count, tokens=count)
+    place = "row" if groups == 1 else place  # which is of any size then, and has an entry for each row
     with device_of(x):
         sides.side_grids_kernel[(-(-groups // many),)](
             *given, group_size, groups, count, LEVELS=1 << bits, GROUPS=many, WIDTH=width, num_warps=WARPS, **EXACT
         )
         sides.side_codes_kernel[(-(-count // (8 * rows)),)](
-            *given, planes, exponent(group_size) if place == "power" else group_size, groups, count,
+            *given, planes, size, groups, count,
             PLACES=place, BITS=bits, WIDE=count > NARROW, ROWS=rows, num_warps=WARPS, **EXACT
         )  # fmt: skip
     return planes, minimum, scale, edge
