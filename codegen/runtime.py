@@ -57,13 +57,20 @@ def elementwise(function: Callable[..., Any]) -> "Elementwise":
     """
     if not callable(function):
         raise KernelError(f"elementwise must be given a function of a tensor, got {type(function).__name__}")
-    if isinstance(function, FunctionType) and function.__code__.co_varnames[:1] == ("self",):
+    if isinstance(function, FunctionType) and _is_method(function):
         name = function.__name__
         raise KernelError(
             f"elementwise must be given a function of a tensor, got {name}, whose first parameter is self; write"
             f" self.{name} = elementwise(self.{name}) in __init__"
         )
     return Elementwise(function)
+
+
+def _is_method(function: FunctionType) -> bool:
+    """Whether it is written in a class, and its first parameter is self."""
+    place = function.__qualname__.rpartition(".")[0]
+    parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return bool(place) and not place.endswith("<locals>") and parameters[:1] == ("self",)
 
 
 class Elementwise:

@@ -7,7 +7,8 @@
 
 PyTorch's partitioner cuts the graph of forward and backward in two; tensors that cross the cut are saved. Here each
 large one is replaced by its codes, encoded after its last use in forward and decoded right before each use in backward,
-by operations that Inductor fuses with their neighbours. Forward is exact; the gradient is approximate.
+by operations that Inductor fuses with their neighbours, on a GPU by our own kernels. Forward is exact; the gradient is
+approximate.
 """
 
 from kernels.compression.crossing import Crossing, Graph

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.compression import private
-from kernels.engine.codes import clipped_ends, clips
+from kernels.engine.codes import LARGEST_HALF, clipped_ends, clips
 from kernels.engine.reference_codes import next_bfloat16
 
 WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; words of 16 bits would be slow
@@ -116,7 +116,10 @@ def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
     """Values [*lead, units, group, lanes] of codes, computed in float32."""
     minimum, step = codes.minimum.float(), codes.step.float()
     parts = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
-    return _joined([(part.float() * step + minimum).to(dtype) for part in parts])
+    values = [part.float() * step + minimum for part in parts]
+    if dtype == torch.float16:  # the last code may decode to more than the largest float16
+        values = [part.clamp(-LARGEST_HALF, LARGEST_HALF) for part in values]
+    return _joined([part.to(dtype) for part in values])
 
 
 def encode_bits(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ DEVICE = "cuda"
 
 
 def suits(value: Tensor, layout: GroupLayout) -> bool:
-    """Whether our kernels encode the tensor: on a GPU, in groups of neighbours that fill rows whose number changes."""
+    """Whether our kernels encode the tensor: on a GPU, in groups that fill each row if the number of rows changes."""
     is_filled = layout.static == value.dim() or not layout.filler
     return value.device.type == DEVICE and value.dtype in KERNEL_DTYPES and layout.lanes == 1 and is_filled
 

@@ -10,12 +10,12 @@ from typing import Any, Self
 import torch
 from torch import fx
 
-import kernels.engine.reference_codes as arithmetic
 from kernels.compression import private
 from kernels.compression.crossing import Graph
 from kernels.compression.cut import Cut, cut_of
 from kernels.compression.parts import PlannedParts
 from kernels.compression.splice import crossings, put_codes
+from kernels.engine import codes, ops, planes, reference_codes
 from kernels.errors import KernelError
 from kernels.methods.every_tensor import EveryTensor
 from kernels.planning.plan import Plan
@@ -122,7 +122,10 @@ class CodedPartitioner(private.CustomPartitionerFn):
         return self
 
 
+ENGINE = codes, ops, planes, reference_codes  # what graphs call, and how its results lie in memory
+
+
 @cache
 def _text() -> str:
-    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(arithmetic.__file__)]
+    files = [*sorted(Path(__file__).parent.glob("*.py")), *(Path(str(module.__file__)) for module in ENGINE)]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

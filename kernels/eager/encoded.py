@@ -129,11 +129,8 @@ class Groups(Encoded):
         return [planes[:, bytes_of(place)], *(vector[groups] for vector in vectors)]
 
     def _values(self, count: int, planes: Tensor, minimum: Tensor, step: Tensor) -> Tensor:
-        half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
-        dtype = torch.float32 if half else self.dtype
-        flat: Tensor = torch.ops.actfit.decode_groups(planes, minimum, step, self.group, count, dtype, [])
-        most = torch.finfo(self.dtype).max
-        return flat.clamp_(-most, most).to(self.dtype) if half else flat
+        flat: Tensor = torch.ops.actfit.decode_groups(planes, minimum, step, self.group, count, self.dtype, [])
+        return flat
 
 
 class Sided(Groups):

@@ -21,6 +21,7 @@ WIDEST_CLIPPED = 3  # bits; with 4 the error would fall by 7 %, and coding take 
 PARTS, MOST_CLIPPED = 1 << 16, 1 << 16
 # Steps outside of this range stay: the inverse of a step, and of the shorter ones, has to be finite.
 LEAST_STEP, MOST_STEP = 2.0**-64, 2.0**64
+LARGEST_HALF = torch.finfo(torch.float16).max  # to which what decodes to more is clamped, as the last code may
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Decode:
     Attributes
     ----------
     planes
-        uint8 [bits, ceil(count/8)]; planes may be apart in memory, their bytes not.
+        uint8 [bits, ceil(count/8)]; a plane is contiguous, and planes may be any distance apart.
     scale, minimum
         Vectors of groups: code c stands for minimum + c * scale.
     group_size, features, tokens

@@ -1,4 +1,4 @@
-"""Run the Triton kernels of `kernels.engine.templates.codes` on contiguous tensors of 16 or 32 bits.
+"""Run the Triton kernels of `kernels.engine.templates.codes` on tensors of 16 or 32 bits, those to encode contiguous.
 
 Each function is its namesake in `kernels.engine.reference_codes`, on a GPU, or on the CPU under the interpreter.
 Vectors have any floating-point type.
@@ -34,10 +34,10 @@ def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
 
 
 def places(vector: Tensor, group_size: int, features: int = 1, tokens: int = 1, count: int = 0) -> tuple[str, int]:
-    """PLACES of the vector, and the size that goes with it, see `kernels.engine.templates.codes`."""
+    """PLACES of the vector, and what the kernel's group_size is for it: see `kernels.engine.templates.codes`."""
     exponent = (group_size // 8).bit_length() - 1
     is_power, has_each = group_size == 8 << max(exponent, 0), len(vector) == -(-count // group_size)
-    if is_power and has_each and features == 1 and tokens >= count and len(vector) > 1:
+    if is_power and has_each and in_a_row(count, group_size, features, tokens) and len(vector) > 1:
         return "power", exponent
     return _places(vector, group_size, features, tokens, count), group_size
 
@@ -139,11 +139,12 @@ def decode(args: Decode) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = args.planes.new_empty(args.count, dtype=args.dtype)
     if args.count:
+        planes = args.planes if args.planes.stride(1) == 1 else args.planes.contiguous()
         place, size = places(args.scale, args.group_size, args.features, args.tokens, args.count)
         grid, constants = _sizes(args.count)
-        with device_of(args.planes):
+        with device_of(planes):
             _template().decode_kernel[grid](
-                args.planes,
+                planes,
                 args.scale.contiguous(),
                 _like(args.minimum, args.scale),
                 args.scale if args.gain is None else args.gain.contiguous(),
@@ -158,7 +159,7 @@ def decode(args: Decode) -> Tensor:
                 args.inner,
                 1 if args.gain is None else len(args.gain),
                 1 if args.bias is None else len(args.bias),
-                args.planes.stride(0),
+                planes.stride(0),
                 args.count,
                 PLACES=place,
                 GAIN=_places(args.gain, args.inner),

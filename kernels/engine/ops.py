@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kernels.engine import launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
 from kernels.engine.backend import runs_triton
+from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.elements import allocate
 from kernels.engine.emitted import emitted_function
 from kernels.engine.planes import plane_bytes
@@ -103,7 +104,10 @@ def _decode_groups(
     after: Sequence[Tensor],
 ) -> Tensor:
     plain = None, None, 1, None, 0.0, False  # neither channels nor signs
-    return _decode(planes, scale, minimum, group_size, 1, max(count, 1), *plain, count, dtype)
+    half = dtype == torch.float16  # the last code may decode to more than the largest float16
+    wide = torch.float32 if half else dtype
+    values = _decode(planes, scale, minimum, group_size, 1, max(count, 1), *plain, count, wide)
+    return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
 
 
 def _planes_like(x: Tensor, bits: int) -> Tensor:
@@ -202,7 +206,7 @@ _OPS: dict[str, Op] = {
         "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype,"
         " Tensor[] after) -> Tensor",
         _decode_groups,
-        lambda planes, *others: planes.new_empty(others[3], dtype=others[4]),
+        lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
     ),
     "rectify": (
         "(Tensor x, float slope) -> (Tensor, Tensor)",

@@ -56,6 +56,16 @@ def test_opcheck_of_levels(count: int, dtype: torch.dtype) -> None:
     assert set(checked(ops.levels.default, saved, key, count, dtype).values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("count", [0, 40, 4100])
+def test_opcheck_of_groups(count: int) -> None:
+    x = torch.randn(count)
+    planes, *ends = ops.encode_groups(x, None, 64, 1, max(count, 1), 4)
+    for dtype in (torch.float32, torch.float16):
+        for after in ([], [x]):
+            done = checked(ops.decode_groups.default, planes, *ends, 64, count, dtype, after)
+            assert set(done.values()) == {"SUCCESS"}
+
+
 def test_opcheck_of_gated() -> None:
     a, b, grad = (torch.randn(5, 8) for _ in range(3))
     assert set(checked(ops.gated.default, a, b, "silu").values()) == {"SUCCESS"}

@@ -8,7 +8,7 @@ The reference says which entry of a vector belongs to element i. PLACES says whe
 so that integers are divided once a row if possible. With entry (i // group_size) % length:
 
     one     the vector has one entry
-    power   the vector has an entry for each group, a group 2 ** group_size rows: a row has one entry
+    power   the vector has an entry for each group, and a group 2 ** group_size rows: a row has one entry
     row     group_size is a multiple of 8: a row has one entry
     two     group_size is not below 8: a row has one entry or two in a row
     eight   group_size is 1 and 8 divides the length: a row has eight in a row
@@ -222,7 +222,7 @@ def entries(vector_ptr, row, k, group_size, features, tokens, length, PLACES: tl
     if PLACES == "one":
         values = tl.load(vector_ptr)
     elif PLACES == "power":
-        values = tl.load(vector_ptr + (first >> group_size + 3))
+        values = tl.load(vector_ptr + tl.minimum(first >> group_size + 3, length - 1))
     elif PLACES == "row":
         values = tl.load(vector_ptr + first // group_size % length)
     elif PLACES == "two":

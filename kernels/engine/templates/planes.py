@@ -21,8 +21,9 @@ def store_planes(planes_ptr, code, row, k, n, BITS: tl.constexpr):
 @triton.jit
 def load_planes(planes_ptr, row, k, n, distance, BITS: tl.constexpr):
     """The codes that `store_planes` packed, int32 [ROWS, 8], from planes that are `distance` bytes apart."""
+    far = tl.cast(distance, tl.int64)  # as 32 bits do not hold that of the last plane of a large tensor
     for plane in tl.static_range(BITS):
-        byte = tl.load(planes_ptr + plane * distance + row, mask=row * 8 < n, other=0).to(tl.int32)
+        byte = tl.load(planes_ptr + plane * far + row, mask=row * 8 < n, other=0).to(tl.int32)
         if plane % 4 == 0:
             word = byte
         else:

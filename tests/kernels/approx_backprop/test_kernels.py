@@ -187,6 +187,36 @@ def test_decode(device, drawn, places, kinds, signed):
     assert same(made.cpu(), expected)
 
 
+@pytest.mark.parametrize("count", [8, 100, 8208, 66_000])
+@pytest.mark.parametrize("group", [8, 16, 64, 128])
+@each_dtype
+def test_groups_of_powers_of_two(device, dtype, group, count):
+    """Of neighbours, from planes of their own and from a piece of longer ones, or in another order."""
+    generator = torch.Generator().manual_seed(count)
+    planes = pack(torch.randint(32, (3 * count,), generator=generator, dtype=torch.uint8), 5)
+    start = count // 8
+    pieces = planes[:, : plane_bytes(count)].contiguous(), planes[:, start : start + plane_bytes(count)]
+    scale, minimum = (numbers(-(-count // group), generator, torch.bfloat16) for _ in range(2))
+    place = group, 1, count
+    rest = None, None, 1, None, 0.0, False, count, dtype
+    for piece in (*pieces, pieces[0].t().contiguous().t()):
+        expected = reference.decode(piece.contiguous(), scale, minimum, *place, *rest)
+        assert same(reference.decode(piece, scale, minimum, *place, *rest), expected)
+        assert same(launch.decode(*to(device, piece, scale, minimum), *place, *rest).cpu(), expected)
+
+
+@pytest.mark.slow
+def test_planes_far_apart(device):
+    """Of more elements than 32 bits count in bits; only the bytes that are read take memory."""
+    far = torch.empty((8, 310_000_000), dtype=torch.uint8, device=device)[:, :8]
+    far.copy_(pack(torch.arange(64, dtype=torch.uint8), 8))
+    scale, minimum = torch.ones(1), torch.zeros(1)
+    made = launch.decode(
+        far, *to(device, scale, minimum), 64, 1, 64, None, None, 1, None, 0.0, False, 64, torch.float32
+    )
+    assert made.tolist() == list(range(64))
+
+
 @pytest.mark.slow
 @given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
 @example(0, (3, 67, 8), 34, 4, False)
