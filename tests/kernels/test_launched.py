@@ -8,6 +8,8 @@ import pytest
 from kernels.engine.templates import FILES
 from tests.codegen.run import script
 
+pytestmark = pytest.mark.slow
+
 LAUNCHES = """
 import json
 import torch
@@ -72,7 +74,6 @@ print(json.dumps(compiled))
 """
 
 
-@pytest.mark.slow
 def test_every_kernel_takes_its_arguments() -> None:
     """Triton writes a Python function for them, in which some names are its own."""
     pytest.importorskip("triton", reason="Triton is not installed")

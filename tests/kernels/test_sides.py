@@ -28,6 +28,7 @@ def check(device: str, x: torch.Tensor, inside: torch.Tensor, group: int, bits: 
     assert torch.equal(made[3], edge)
 
 
+@pytest.mark.slow
 @given(
     dtype=st.sampled_from(DTYPES),
     bits=st.integers(1, 8),

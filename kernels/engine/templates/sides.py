@@ -82,11 +82,11 @@ def side_codes_kernel(
 
 @triton.jit
 def lowest(x, of):
-    """The least of each row of x where `of`; infinity of none."""
-    return tl.min(tl.where(of, x, float("inf")), axis=1)
+    """The least of each row of x where `of`, but for NaNs; infinity of none."""
+    return tl.min(tl.where(of & (x == x), x, float("inf")), axis=1)
 
 
 @triton.jit
 def highest(x, of):
-    """The largest of each row of x where `of`; minus infinity of none."""
-    return tl.max(tl.where(of, x, float("-inf")), axis=1)
+    """The largest of each row of x where `of`, but for NaNs; minus infinity of none."""
+    return tl.max(tl.where(of & (x == x), x, float("-inf")), axis=1)

@@ -187,6 +187,7 @@ def test_decode(device, drawn, places, kinds, signed):
     assert same(made.cpu(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 100, 8208, 66_000])
 @pytest.mark.parametrize("group", [8, 16, 64, 128])
 @each_dtype

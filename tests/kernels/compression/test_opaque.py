@@ -54,6 +54,7 @@ def gradients_of(model: nn.Module, cut: Any, *inputs: Tensor) -> list[Tensor]:
     return graphs.gradients(model, graphs.compiled(model, cut), *inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 5, 4])
 @pytest.mark.parametrize("name", ["Llama", "mlp"])
 def test_codes_are_those_of_the_traced_ones(name: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +116,7 @@ def test_numbers_of_rows_may_change(width: int, is_opaque: bool) -> None:
     assert bool(cut.calls(0)) == is_opaque
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_has_the_right_mean() -> None:
     torch.manual_seed(0)
     model, x = models.mlp(), torch.randn(256, 32)
@@ -140,6 +142,7 @@ def test_a_tensor_comes_back_in_its_order(x: Tensor) -> None:
     assert (back - x).abs().max() <= (x.max() - x.min()) / 2 / 255 * 1.02  # half a step, rounded up to bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["opaque", "traced"])
 def test_the_largest_float16_stays_finite(bits: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
