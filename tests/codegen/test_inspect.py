@@ -135,6 +135,7 @@ def test_instructions_are_no_more_than_recorded(compiled):
             assert report["instructions"] <= row["median"] + 1, report
 
 
+@pytest.mark.slow
 @needs_triton
 def test_offsets_have_64_bits(compiled):
     for count, where in zip(("i64", "i32"), compiled[1], strict=True):

@@ -205,6 +205,7 @@ def test_numbers_given_to_what_is_compiled() -> None:
     assert slopes_agree(dynamic=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_numbers_given_to_what_is_compiled_dynamically(dynamic: bool | None) -> None:
     assert slopes_agree(dynamic)

@@ -180,6 +180,7 @@ def test_gradients_of_a_model_are_nearer_with_two_bits():
     assert errors[1] < 0.8 * errors[0]  # 2.1e-4 and 3.8e-4 by the files, and 1.5e-4 for the rounding of f' to both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_is_as_eager(autocast, afresh):
     model = mlp(torch.float32 if autocast else torch.bfloat16)

@@ -19,6 +19,7 @@ from tests.kernels.compression.plans import gradient, off, partitioner, planned,
 ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
 
 
+@pytest.mark.slow
 def test_what_is_tried_is_what_comes_of_it() -> None:
     """The gradient with codes on trial is that with the codes themselves."""
     model, x = stack(layers=1)
