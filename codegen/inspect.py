@@ -18,7 +18,7 @@ from codegen import disassembly
 from codegen.costs import Report, as_table
 from codegen.options import ARCHS
 from fitting.errors import InputError, nearest
-from kernels.engine.templates import ROWS, WARPS
+from kernels.engine.templates import OPTIONS, ROWS, WARPS
 from kernels.errors import KernelError
 from kernels.methods.method import KernelSpec, Method
 from kernels.methods.storage import TABLE_CODES
@@ -151,8 +151,7 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
         {(places[name],): value for name, value in constants.items() if name in places},
         {(places[name],): [["tt.divisibility", 16]] for name in aligned},
     )
-    options = {"num_warps": WARPS, "enable_fp_fusion": True}
-    return triton.compile(source, target=GPUTarget(*ARCHS[arch]), options=options)
+    return triton.compile(source, target=GPUTarget(*ARCHS[arch]), options=OPTIONS)
 
 
 def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:

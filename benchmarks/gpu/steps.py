@@ -94,7 +94,7 @@ GROUPS = {
     ),
     "kernels": Group(
         (
-            "kernels/test_properties.py",
+            *("kernels/test_properties.py", "kernels/test_sides.py"),
             *("kernels/approx_backprop/test_kernels.py", "kernels/approx_backprop/test_compiled_kernels.py"),
             "kernels/test_torch_ops.py",
         ),

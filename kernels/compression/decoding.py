@@ -23,14 +23,15 @@ MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compu
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes a placeholder of the backward graph: from the placeholders `codes`, by the operations of `decoding`.
-
-    is_opaque: by a kernel that Inductor does not fuse with others.
-    """
+    """Decodes a placeholder of the backward graph: from the placeholders `codes`, by the operations of `decoding`."""
 
     codes: list[fx.Node]
     decoding: fx.GraphModule
-    is_opaque: bool = False
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether by a kernel that Inductor does not fuse with others."""
+        return any(call.target is opaque.DECODE for call in self.decoding.graph.nodes)
 
 
 def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossing: set[fx.Node]) -> None:

@@ -11,16 +11,16 @@ from torch import Tensor, fx
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.compression.layout import GroupLayout
+from kernels.engine.elements import computed
 
 DECODE = torch.ops.actfit.decode_groups.default
-KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 DEVICE = "cuda"
 
 
 def suits(value: Tensor, layout: GroupLayout) -> bool:
     """Whether our kernels encode the tensor: on a GPU, in groups that fill each row if the number of rows changes."""
     is_filled = layout.static == value.dim() or not layout.filler
-    return value.device.type == DEVICE and value.dtype in KERNEL_DTYPES and layout.lanes == 1 and is_filled
+    return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and layout.lanes == 1 and is_filled
 
 
 def encode(x: Tensor, layout: GroupLayout, bits: int, noise: Tensor | None) -> list[Tensor]:

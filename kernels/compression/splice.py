@@ -88,8 +88,7 @@ def _code(
     for sent, received in zip(encoded, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    is_opaque = any(call.target is opaque.DECODE for call in decoding.graph.nodes)
-    return encoded, Decoder(crossing, decoding, is_opaque)
+    return encoded, Decoder(crossing, decoding)
 
 
 def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:

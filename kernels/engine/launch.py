@@ -12,12 +12,9 @@ from torch import Tensor
 from kernels.engine.backend import interpreting
 from kernels.engine.elements import EXACT_KERNELS, allocate, device_table, dtype_name, table_of, triton_elements
 from kernels.engine.emitted import emitted_function, module_of
-from kernels.engine.templates import ROWS, WARPS
+from kernels.engine.templates import OPTIONS, ROWS
 from kernels.methods.method import KernelSpec
 from kernels.methods.storage import TABLE_CODES
-
-# Emitted functions count on fused multiply-adds, which Triton 3.10 leaves out unless it is told.
-OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
 
 
 @cache

@@ -151,7 +151,8 @@ def test_offsets_have_64_bits(compiled):
 def test_kernels_are_compiled_as_they_run():
     from kernels.engine import launch
 
-    assert (inspecting.ROWS, inspecting.WARPS) == (launch.ROWS, launch.WARPS)
+    assert (launch.ROWS, launch.OPTIONS["num_warps"]) == (inspecting.ROWS, inspecting.WARPS)
+    assert inspecting.OPTIONS is launch.OPTIONS
 
 
 @needs_triton

@@ -1,4 +1,4 @@
-"""What Triton does with the arguments of a launch, all of it but the launch: it needs no GPU, only the name of one."""
+"""Triton binds arguments and compiles kernels as for a launch, for a GPU that is not there."""
 
 import json
 import re
