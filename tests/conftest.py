@@ -47,10 +47,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The tests of a tier; with ACTFIT_SHARD=2/8 those whose number is 2 modulo 8, for `benchmarks.gpu.tests`."""
+    """The tests of a tier."""
     config.stash[tiers.COLLECTED] = list(items)
-    shard, _, count = os.environ.get("ACTFIT_SHARD", "0/1").partition("/")
-    selected = tiers.select(items, config.getoption("--tier"))[int(shard) :: int(count)]
+    selected = tiers.select(items, config.getoption("--tier"))
     left_out = set(items).difference(selected)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = selected

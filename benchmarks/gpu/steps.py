@@ -15,7 +15,7 @@ from coefficients import functions
 
 STEPS = parsers.GPU_STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
-MOST_SHARDS = 12
+MOST_WORKERS = 14
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
 APPROXIMATE, COMPRESSED, CODED = "approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"
 NESTED = "nested forward AD"
@@ -58,9 +58,9 @@ class Part:
         return [sys.executable, "-m", *self.words]
 
 
-def shard_count() -> int:
+def worker_count() -> int:
     """How many processes share a group of tests."""
-    return max(1, min(MOST_SHARDS, (os.cpu_count() or 2) - 2))
+    return max(1, min(MOST_WORKERS, (os.cpu_count() or 2) - 2))
 
 
 def _seconds(graphs: int = 0, kernels: int = 0, moved: float = 0, besides: float = 0) -> int:
@@ -72,7 +72,7 @@ class Group:
     """Tests that are run together; `dry`: what pytest runs of them where there is no GPU."""
 
     files: tuple[str, ...]
-    kernels: int  # that are compiled, in all shards together
+    kernels: int  # that are compiled, in all processes together
     besides: int  # seconds
     dry: tuple[str, ...]
     marked: str = ""  # only those of pytest's mark
@@ -121,7 +121,7 @@ GROUPS = {
 def _tests(dry: bool) -> Iterable[Part]:
     for name, group in GROUPS.items():
         words = ("benchmarks.gpu.tests", name, *["--dry"] * dry)
-        seconds = _seconds(kernels=group.kernels // shard_count(), besides=group.besides)
+        seconds = _seconds(kernels=group.kernels // worker_count(), besides=group.besides)
         yield Part("tests", name, words, seconds)
 
 

@@ -1,6 +1,6 @@
 """python -m benchmarks.gpu.tests GROUP: a group of tests on the device, shared by several processes.
 
-Without pytest-xdist, which may be missing. The names of tests that fail are written to --out, a line each.
+The names of tests that fail are written to --out, a line each.
 """
 
 from benchmarks import parsers
@@ -8,18 +8,17 @@ from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))
+    command.exit_without("xdist", "gpu.tests", "pip install pytest-xdist")
 
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.gpu import running
-from benchmarks.gpu.steps import GROUPS, Group, shard_count
+from benchmarks.gpu.steps import GROUPS, Group, worker_count
 
 PROG = "gpu.tests"
 TIMEOUT = 580
-NOTHING_RUN = 5  # pytest's status where it selected no test
 
 
 def words(group: Group, dry: bool) -> list[str]:
@@ -29,7 +28,8 @@ def words(group: Group, dry: bool) -> list[str]:
     marked = ["-m", group.marked] if group.marked and not dry else []
     # What CUDA warns of, as that TF32 is off, is not known yet, and no reason to measure nothing.
     quiet = ["-q", "-rfE", "-p", "no:cacheprovider", "-W", "default"]
-    return [sys.executable, "-m", "pytest", *quiet, *paths, *marked]
+    shared = ["-n", "0" if dry else str(worker_count()), "--dist", "worksteal"]
+    return [sys.executable, "-m", "pytest", *quiet, *shared, *paths, *marked]
 
 
 def failures(log: Path) -> list[str]:
@@ -42,25 +42,14 @@ def failures(log: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_tests(__doc__, arguments)
-    group, out = GROUPS[options.group], options.out
-    shards = 1 if options.dry else shard_count()
-    logs = [out.with_suffix(f".{shard}.txt") for shard in range(shards)]
-
-    def run(shard: int) -> int:
-        environment = {"ACTFIT_SHARD": f"{shard}/{shards}", "OMP_NUM_THREADS": "1", "CI": "true"}
-        return running.run(words(group, options.dry), logs[shard], TIMEOUT, environment, within=True)
-
-    with ThreadPoolExecutor(shards) as pool:
-        statuses = list(pool.map(run, range(shards)))
-    failed = [name for log in logs for name in failures(log)]
-    for status, log in zip(statuses, logs, strict=True):
-        print(*running.tail(log, 1 if status in (0, NOTHING_RUN) else 25), sep="\n")
-    ended = [status for status in statuses if status not in (0, 1, NOTHING_RUN)]
-    if ended:  # by a signal, or too late: what it would have said is not known
-        failed.append(f"{options.group}: pytest ended with {', '.join(map(str, ended))}")
-    if not failed and (1 in statuses or all(status == NOTHING_RUN for status in statuses)):
-        failed.append(f"{options.group}: no test was run")
-    out.write_text("".join(f"{name}\n" for name in failed), encoding="utf-8")
+    log = options.out.with_suffix(".txt")
+    environment = {"OMP_NUM_THREADS": "1", "CI": "true"}
+    status = running.run(words(GROUPS[options.group], options.dry), log, TIMEOUT, environment, within=True)
+    failed = failures(log)
+    print(*running.tail(log, 25 if status else 1), sep="\n")
+    if status and not failed:  # no test was run, or it ended by a signal or too late: what it would say is not known
+        failed = [f"{options.group}: pytest ended with {status}"]
+    options.out.write_text("".join(f"{name}\n" for name in failed), encoding="utf-8")
     return command.BAD if failed else command.GOOD
 
 

@@ -17,6 +17,7 @@ from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
 
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
+RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _TILE = 8192  # elements of a large group at a time, for 16 warps
 EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
 
@@ -25,6 +26,16 @@ def _template() -> ModuleType:
     from kernels.engine.templates import codes  # at the first call: Triton need not be installed
 
     return codes
+
+
+def run_of(dtype: torch.dtype) -> int:
+    """Elements of a run, see `kernels.engine.templates.runs`: 64 bytes."""
+    return 64 // dtype.itemsize
+
+
+def _runs(count: int, run: int) -> int:
+    """Runs a program; the interpreter gets few large programs."""
+    return min(1 << max((count - 1) // run, 0).bit_length(), 1 << 11) if interpreting() else RUNS
 
 
 def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
@@ -90,15 +101,17 @@ def encode_groups(
     clipped = clips(clipped, noise, group_size, bits)
     count, is_power = x.numel(), group_size & (group_size - 1) == 0
     is_row = in_a_row(count, group_size, features, tokens)
-    if not (count and is_row and is_power and 8 <= group_size <= 8 * ROWS):
+    run = run_of(x.dtype)
+    if not (count and is_row and is_power and run <= group_size <= run * RUNS):
         return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits, clipped)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
-    rows = max(rows_a_program(count), group_size // 8)
+    runs = max(_runs(count, run), group_size // run)
     with device_of(x):
-        _template().encode_groups_kernel[(-(-count // (8 * rows)),)](
-            x, x if noise is None else noise.contiguous(), minimum, scale, planes, len(minimum), count,
-            NOISE=noise is not None, CLIPPED=clipped, BITS=bits, GROUP=group_size, ROWS=rows, num_warps=WARPS, **EXACT
+        _template().encode_groups_kernel[(-(-count // (run * runs)),)](
+            x, x if noise is None else noise.contiguous(), minimum, scale, planes, count,
+            NOISE=noise is not None, CLIPPED=clipped, WHOLE=count % run == 0,
+            BITS=bits, GROUP=group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT
         )  # fmt: skip
     return planes, minimum, scale
 
@@ -141,6 +154,9 @@ def decode(args: Decode) -> Tensor:
     if args.count:
         planes = args.planes if args.planes.stride(1) == 1 else args.planes.contiguous()
         place, size = places(args.scale, args.group_size, args.features, args.tokens, args.count)
+        if place == "power" and _has_whole_runs(args, planes):
+            _decode_groups(args, planes, values)
+            return values
         grid, constants = _sizes(args.count)
         with device_of(planes):
             _template().decode_kernel[grid](
@@ -172,6 +188,23 @@ def decode(args: Decode) -> Tensor:
                 **constants,
             )
     return values
+
+
+def _has_whole_runs(args: Decode, planes: Tensor) -> bool:
+    """Whether values are those of groups alone, in runs whose codes a thread can load as one integer."""
+    run, is_bare = run_of(args.dtype), args.gain is None and args.bias is None and args.signs is None
+    places = args.count, args.group_size, 8 * planes.data_ptr(), 8 * planes.stride(0)
+    return is_bare and not any(place % run for place in places)
+
+
+def _decode_groups(args: Decode, planes: Tensor, values: Tensor) -> None:
+    run = run_of(args.dtype)
+    runs = _runs(args.count, run)
+    with device_of(planes):
+        _template().decode_groups_kernel[(-(-args.count // (run * runs)),)](
+            planes, args.scale.contiguous(), _like(args.minimum, args.scale), values, planes.stride(0), args.count,
+            BITS=len(planes), GROUP=args.group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT
+        )  # fmt: skip
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:

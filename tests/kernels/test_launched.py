@@ -64,10 +64,12 @@ for group_size in (64, 86):
     launch_codes.encode_groups(x, None, group_size, 1, x.numel(), 4)
     launch_codes.encode_groups(x, torch.rand_like(x), group_size, 1, x.numel(), 4)
 launch_codes.encode_groups(x, None, 64, 1, x.numel(), 2, True)
+launch_codes.encode_groups(x.flatten()[:8100], None, 64, 1, 8100, 8)
 for group_size in (64, 112):
     launch_sides.encode_sides(x, x > 0, group_size, 4)
 vector, unsigned = torch.randn(128).bfloat16(), (None, None, 1, None, 0.0, False)
-launch_codes.decode(planes, vector, vector, 64, 1, x.numel(), *unsigned, x.numel(), torch.bfloat16)
+for group_size in (64, 112):
+    launch_codes.decode(planes, vector, vector, group_size, 1, x.numel(), *unsigned, x.numel(), torch.bfloat16)
 _, signs = launch_codes.rectify(x, 0.1)
 launch_codes.rectify_backward(grad, signs, 0.1)
 print(json.dumps(compiled))

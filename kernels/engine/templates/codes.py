@@ -25,6 +25,7 @@ import triton.language as tl
 
 from kernels.engine import codes
 from kernels.engine.templates.planes import load_planes, store_planes
+from kernels.engine.templates.runs import codes_of_part, load_runs, planes_of_runs, store_planes_of_runs
 
 CLIPPED_SHARE, PARTS = tl.constexpr(codes.CLIPPED), tl.constexpr(float(codes.PARTS))
 LEAST_STEP, MOST_STEP = tl.constexpr(codes.LEAST_STEP), tl.constexpr(codes.MOST_STEP)
@@ -77,23 +78,21 @@ def group_range_kernel(
 
 @triton.jit
 def encode_groups_kernel(
-    x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, groups, n,
-    NOISE: tl.constexpr, CLIPPED: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, n,
+    NOISE: tl.constexpr, CLIPPED: tl.constexpr, WHOLE: tl.constexpr,
+    BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
 ):  # fmt: skip
-    """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from 8 to 8 * ROWS.
+    """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from RUN to RUN * RUNS.
 
-    NOISE: each element has its own; else codes are rounded to nearest.
+    NOISE: each element has its own; else codes are rounded to nearest. WHOLE: RUN divides n.
     """
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, 8)[None, :]
-    at = row[:, None] * 8 + k
-    inside = at < n
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    key = ordered(x.to(tl.int32, bitcast=True))
-    low = tl.min(tl.where(inside, key, 0x7FFFFFFF), axis=1)
-    high = tl.max(tl.where(inside, key, -0x80000000), axis=1)
-    width: tl.constexpr = GROUP // 8  # rows of a group
-    many: tl.constexpr = ROWS // width
+    run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    is_there = run * RUN < n
+    inside = is_there[:, None] if WHOLE else run[:, None] * RUN + tl.arange(0, RUN)[None, :] < n
+    x = load_runs(x_ptr, run, n, WHOLE, RUN)
+    width: tl.constexpr = GROUP // RUN  # runs of a group
+    many: tl.constexpr = RUNS // width
+    low, high = ordered_ends(x, inside, WHOLE)
     low = tl.min(tl.reshape(low, [many, width]), axis=1)
     high = tl.max(tl.reshape(high, [many, width]), axis=1)
     lowest, highest = ends_of(low, high)
@@ -112,17 +111,16 @@ def encode_groups_kernel(
             minimum = tl.where(is_better, start, minimum)
             scale = tl.where(is_better, step, scale)
             least = tl.where(is_better, error, least)
-    index = tl.program_id(0).to(tl.int64) * many + tl.arange(0, many)
-    tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
-    tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
     inverse = tl.where(scale > 0, tl.div_rn(1.0, scale), 0.0)
-    place = (x - of_rows(minimum, many, width)) * of_rows(inverse, many, width)
-    if NOISE:
-        place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    else:
-        place += 0.5
+    start, step = of_rows(minimum, many, width), of_rows(scale, many, width)
+    # By the first run of each group: a vector of groups would be exchanged between threads.
+    is_first = is_there & (run % width == 0)
+    tl.store(minimum_ptr + run // width, tl.reshape(start, [RUNS]).to(tl.bfloat16), mask=is_first)
+    tl.store(scale_ptr + run // width, tl.reshape(step, [RUNS]).to(tl.bfloat16), mask=is_first)
+    place = (x - start) * of_rows(inverse, many, width)
+    place += load_runs(noise_ptr, run, n, WHOLE, RUN) if NOISE else 0.5
     code = tl.minimum(tl.maximum(place, 0.0), (1 << BITS) - 1.0).to(tl.int32)  # of NaN and 0, maximum is 0
-    store_planes(planes_ptr, tl.where(inside, code, 0), row, k, n, BITS)
+    store_planes_of_runs(planes_ptr, code if WHOLE else tl.where(inside, code, 0), run, n, WHOLE, BITS, RUN)
 
 
 @triton.jit
@@ -145,6 +143,26 @@ def encode_kernel(
     code = tl.floor(place) + entries(offset_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, maximum is the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
+
+
+@triton.jit
+def decode_groups_kernel(
+    planes_ptr, scale_ptr, minimum_ptr, values_ptr, distance, n,
+    BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
+):  # fmt: skip
+    """The values of codes of groups of GROUP neighbours, a power of 2 from RUN on, which divides n.
+
+    distance: bytes from one plane of codes to the next.
+    """
+    run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    group, is_there = run // (GROUP // RUN), run * RUN < n
+    scale = tl.load(scale_ptr + group, mask=is_there, other=0.0).to(tl.float32)[:, None]
+    minimum = tl.load(minimum_ptr + group, mask=is_there, other=0.0).to(tl.float32)[:, None]
+    planes = planes_of_runs(planes_ptr, run, n, distance, BITS, RUN)
+    for part in tl.static_range(4):
+        value = codes_of_part(planes, part, BITS, RUN).to(tl.float32) * scale + minimum
+        at = run[:, None] * RUN + part * (RUN // 4) + tl.arange(0, RUN // 4)[None, :]
+        tl.store(values_ptr + at, value, mask=is_there[:, None])
 
 
 @triton.jit
@@ -255,6 +273,23 @@ def of_group(i, group_size, features, tokens):
 def of_rows(vector, many: tl.constexpr, width: tl.constexpr):
     """The entry of each row, [many * width, 1], of a vector with an entry for each `width` rows."""
     return tl.reshape(tl.broadcast_to(vector[:, None], [many, width]), [many * width])[:, None]
+
+
+@triton.jit
+def ordered_ends(x, inside, WHOLE: tl.constexpr):
+    """The least and the largest of each run as `ordered` integers. WHOLE: a run is inside or is not."""
+    if WHOLE:  # numbers are compared in one instruction, `ordered` takes two more
+        nan = tl.max((x != x).to(tl.int32), axis=1) != 0
+        low = ordered(tl.min(x, axis=1).to(tl.int32, bitcast=True))
+        high = ordered(tl.max(x, axis=1).to(tl.int32, bitcast=True))
+        is_there = tl.max(inside.to(tl.int32), axis=1) != 0
+        low = tl.where(is_there, tl.where(nan, -0x80000000, low), 0x7FFFFFFF)
+        high = tl.where(is_there, high, -0x80000000)
+    else:
+        key = ordered(x.to(tl.int32, bitcast=True))
+        low = tl.min(tl.where(inside, key, 0x7FFFFFFF), axis=1)
+        high = tl.max(tl.where(inside, key, -0x80000000), axis=1)
+    return low, high
 
 
 @triton.jit

@@ -123,20 +123,3 @@ def test_failures_are_read_from_pytests_summary(tmp_path):
     log = tmp_path / "log"
     log.write_text("F.\nFAILED tests/a.py::test_it[gelu-bfloat16] - assert 1 <= 0\nERROR tests/b.py\n1 failed\n")
     assert gpu_tests.failures(log) == ["tests/a.py::test_it[gelu-bfloat16]", "tests/b.py"]
-
-
-@pytest.mark.slow
-def test_shards_share_the_tests() -> None:
-    """In one process: tests are collected twice, by two shards; that all are there is what pytest says of the rest."""
-    code = """
-import os, pytest
-for shard in ("0/2", "1/2"):
-    os.environ["ACTFIT_SHARD"] = shard
-    pytest.main(["--collect-only", "-q", "tests/fitting/test_words.py"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    names = [line for line in done.stdout.splitlines() if "::" in line]
-    counts = re.findall(r"^(\d+)/(\d+) tests collected \((\d+) deselected\)", done.stdout, re.M)
-    assert len(counts) == 2
-    assert all(int(count) + int(left) == int(whole) == len(names) for count, whole, left in counts)
-    assert len(set(names)) == len(names) > 1

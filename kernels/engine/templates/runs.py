@@ -1,0 +1,77 @@
+"""Runs in Triton kernels: neighbours in memory that one thread has, so that what is computed for a group, or for an
+address, is computed for many elements at once.
+
+A run is RUN elements, a power of 2 from 8 to 32, which a thread loads and stores by four instructions of 16 bytes if
+RUN is that of `run_of`. Runs are [RUNS, RUN]. WHOLE: RUN divides n, the number of all elements.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.engine.templates.planes import packed, unpacked
+
+
+@triton.jit
+def load_runs(x_ptr, run, n, WHOLE: tl.constexpr, RUN: tl.constexpr):
+    """The elements of some runs, as float32; 0 past the end."""
+    a = tl.join(_load_part(x_ptr, run, 0, n, WHOLE, RUN), _load_part(x_ptr, run, 1, n, WHOLE, RUN))
+    b = tl.join(_load_part(x_ptr, run, 2, n, WHOLE, RUN), _load_part(x_ptr, run, 3, n, WHOLE, RUN))
+    return tl.reshape(tl.permute(tl.join(a, b), (0, 3, 2, 1)), [run.shape[0], RUN]).to(tl.float32)
+
+
+@triton.jit
+def _load_part(x_ptr, run, part, n, WHOLE: tl.constexpr, RUN: tl.constexpr):
+    at = run[:, None] * RUN + part * (RUN // 4) + tl.arange(0, RUN // 4)[None, :]
+    return tl.load(x_ptr + at, mask=run[:, None] * RUN < n if WHOLE else at < n, other=0.0)
+
+
+@triton.jit
+def store_planes_of_runs(planes_ptr, code, run, n, WHOLE: tl.constexpr, BITS: tl.constexpr, RUN: tl.constexpr):
+    """As `kernels.engine.templates.planes.store_planes`, of [RUNS, RUN] codes; one store a run and plane if WHOLE."""
+    bytes_of_run: tl.constexpr = RUN // 8
+    code = tl.reshape(code, [run.shape[0], bytes_of_run, 8])
+    place = tl.arange(0, bytes_of_run)[None, :]
+    kind: tl.constexpr = tl.uint32 if RUN == 32 else tl.uint16 if RUN == 16 else tl.uint8
+    for plane in tl.static_range(BITS):
+        if plane % 4 == 0:
+            words = packed(code, tl.arange(0, 8)[None, None, :], plane, BITS)
+        byte = (words >> (8 * (plane % 4))) & 255
+        at = planes_ptr + plane * ((n - 1) // 8 + 1) + run * bytes_of_run
+        if WHOLE:
+            together = tl.sum(byte << (8 * place), axis=1)
+            tl.store(at.to(tl.pointer_type(kind)), together.to(kind), mask=run * RUN < n)
+        else:
+            inside = run[:, None] * RUN + 8 * place < n
+            tl.store(at[:, None] + place, byte.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def planes_of_runs(planes_ptr, run, n, distance, BITS: tl.constexpr, RUN: tl.constexpr):
+    """The bits of whole runs in each plane, a tuple of int32 [RUNS]; planes are `distance` bytes apart."""
+    kind: tl.constexpr = tl.uint32 if RUN == 32 else tl.uint16
+    planes = ()
+    for plane in tl.static_range(BITS):
+        at = planes_ptr + plane * tl.cast(distance, tl.int64) + run * (RUN // 8)
+        bits = tl.load(at.to(tl.pointer_type(kind)), mask=run * RUN < n, other=0).to(tl.int32)
+        planes += (bits,)
+    return planes
+
+
+@triton.jit
+def codes_of_part(planes, part: tl.constexpr, BITS: tl.constexpr, RUN: tl.constexpr):
+    """The codes of a quarter of each run, int32 [RUNS, RUN // 4]."""
+    begin: tl.constexpr = part * (RUN // 4)
+    k = begin % 8 + tl.arange(0, RUN // 4)[None, :]
+    for plane in tl.static_range(BITS):
+        byte = (planes[plane] >> (begin // 8 * 8)) & 255
+        if plane % 4 == 0:
+            word = byte
+        else:
+            word = word | (byte << (8 * (plane % 4)))
+        if plane % 4 == 3 or plane == BITS - 1:
+            bits = unpacked(word[:, None], k, plane)
+            if plane < 4:
+                code = bits
+            else:
+                code = code | (bits << 4)
+    return code
