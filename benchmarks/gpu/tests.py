@@ -8,7 +8,6 @@ from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))
-    command.exit_without("xdist", "gpu.tests", "pip install pytest-xdist")
 
 import sys
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ def words(group: Group, dry: bool) -> list[str]:
     marked = ["-m", group.marked] if group.marked and not dry else []
     # What CUDA warns of, as that TF32 is off, is not known yet, and no reason to measure nothing.
     quiet = ["-q", "-rfE", "-p", "no:cacheprovider", "-W", "default"]
-    shared = ["-n", "0" if dry else str(worker_count()), "--dist", "worksteal"]
+    shared = [] if dry else ["-n", str(worker_count()), "--dist", "worksteal"]
     return [sys.executable, "-m", "pytest", *quiet, *shared, *paths, *marked]
 
 
@@ -42,13 +41,17 @@ def failures(log: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_tests(__doc__, arguments)
+    if not options.dry:
+        command.exit_without("xdist", PROG, "pip install pytest-xdist")
     log = options.out.with_suffix(".txt")
     environment = {"OMP_NUM_THREADS": "1", "CI": "true"}
     status = running.run(words(GROUPS[options.group], options.dry), log, TIMEOUT, environment, within=True)
     failed = failures(log)
     print(*running.tail(log, 25 if status else 1), sep="\n")
-    if status and not failed:  # no test was run, or it ended by a signal or too late: what it would say is not known
-        failed = [f"{options.group}: pytest ended with {status}"]
+    said = "".join(running.tail(log, 1))
+    nothing_ran = " passed" not in said and not options.dry  # all were skipped, perhaps
+    if not failed and (status or nothing_ran):
+        failed = [f"{options.group}: pytest ended with {status}, {said}"]
     options.out.write_text("".join(f"{name}\n" for name in failed), encoding="utf-8")
     return command.BAD if failed else command.GOOD
 

@@ -154,9 +154,6 @@ def decode(args: Decode) -> Tensor:
     if args.count:
         planes = args.planes if args.planes.stride(1) == 1 else args.planes.contiguous()
         place, size = places(args.scale, args.group_size, args.features, args.tokens, args.count)
-        if place == "power" and _has_whole_runs(args, planes):
-            _decode_groups(args, planes, values)
-            return values
         grid, constants = _sizes(args.count)
         with device_of(planes):
             _template().decode_kernel[grid](
@@ -188,23 +185,6 @@ def decode(args: Decode) -> Tensor:
                 **constants,
             )
     return values
-
-
-def _has_whole_runs(args: Decode, planes: Tensor) -> bool:
-    """Whether values are those of groups alone, in runs whose codes a thread can load as one integer."""
-    run, is_bare = run_of(args.dtype), args.gain is None and args.bias is None and args.signs is None
-    places = args.count, args.group_size, 8 * planes.data_ptr(), 8 * planes.stride(0)
-    return is_bare and not any(place % run for place in places)
-
-
-def _decode_groups(args: Decode, planes: Tensor, values: Tensor) -> None:
-    run = run_of(args.dtype)
-    runs = _runs(args.count, run)
-    with device_of(planes):
-        _template().decode_groups_kernel[(-(-args.count // (run * runs)),)](
-            planes, args.scale.contiguous(), _like(args.minimum, args.scale), values, planes.stride(0), args.count,
-            BITS=len(planes), GROUP=args.group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT
-        )  # fmt: skip
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ import triton.language as tl
 
 from kernels.engine import codes
 from kernels.engine.templates.planes import load_planes, store_planes
-from kernels.engine.templates.runs import codes_of_part, load_runs, planes_of_runs, store_planes_of_runs
+from kernels.engine.templates.runs import load_runs, store_planes_of_runs
 
 CLIPPED_SHARE, PARTS = tl.constexpr(codes.CLIPPED), tl.constexpr(float(codes.PARTS))
 LEAST_STEP, MOST_STEP = tl.constexpr(codes.LEAST_STEP), tl.constexpr(codes.MOST_STEP)
@@ -143,26 +143,6 @@ def encode_kernel(
     code = tl.floor(place) + entries(offset_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, maximum is the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
-
-
-@triton.jit
-def decode_groups_kernel(
-    planes_ptr, scale_ptr, minimum_ptr, values_ptr, distance, n,
-    BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
-):  # fmt: skip
-    """The values of codes of groups of GROUP neighbours, a power of 2 from RUN on, which divides n.
-
-    distance: bytes from one plane of codes to the next.
-    """
-    run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
-    group, is_there = run // (GROUP // RUN), run * RUN < n
-    scale = tl.load(scale_ptr + group, mask=is_there, other=0.0).to(tl.float32)[:, None]
-    minimum = tl.load(minimum_ptr + group, mask=is_there, other=0.0).to(tl.float32)[:, None]
-    planes = planes_of_runs(planes_ptr, run, n, distance, BITS, RUN)
-    for part in tl.static_range(4):
-        value = codes_of_part(planes, part, BITS, RUN).to(tl.float32) * scale + minimum
-        at = run[:, None] * RUN + part * (RUN // 4) + tl.arange(0, RUN // 4)[None, :]
-        tl.store(values_ptr + at, value, mask=is_there[:, None])
 
 
 @triton.jit

@@ -8,7 +8,7 @@ RUN is that of `run_of`. Runs are [RUNS, RUN]. WHOLE: RUN divides n, the number 
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.planes import packed, unpacked
+from kernels.engine.templates.planes import packed
 
 
 @triton.jit
@@ -43,35 +43,3 @@ def store_planes_of_runs(planes_ptr, code, run, n, WHOLE: tl.constexpr, BITS: tl
         else:
             inside = run[:, None] * RUN + 8 * place < n
             tl.store(at[:, None] + place, byte.to(tl.uint8), mask=inside)
-
-
-@triton.jit
-def planes_of_runs(planes_ptr, run, n, distance, BITS: tl.constexpr, RUN: tl.constexpr):
-    """The bits of whole runs in each plane, a tuple of int32 [RUNS]; planes are `distance` bytes apart."""
-    kind: tl.constexpr = tl.uint32 if RUN == 32 else tl.uint16
-    planes = ()
-    for plane in tl.static_range(BITS):
-        at = planes_ptr + plane * tl.cast(distance, tl.int64) + run * (RUN // 8)
-        bits = tl.load(at.to(tl.pointer_type(kind)), mask=run * RUN < n, other=0).to(tl.int32)
-        planes += (bits,)
-    return planes
-
-
-@triton.jit
-def codes_of_part(planes, part: tl.constexpr, BITS: tl.constexpr, RUN: tl.constexpr):
-    """The codes of a quarter of each run, int32 [RUNS, RUN // 4]."""
-    begin: tl.constexpr = part * (RUN // 4)
-    k = begin % 8 + tl.arange(0, RUN // 4)[None, :]
-    for plane in tl.static_range(BITS):
-        byte = (planes[plane] >> (begin // 8 * 8)) & 255
-        if plane % 4 == 0:
-            word = byte
-        else:
-            word = word | (byte << (8 * (plane % 4)))
-        if plane % 4 == 3 or plane == BITS - 1:
-            bits = unpacked(word[:, None], k, plane)
-            if plane < 4:
-                code = bits
-            else:
-                code = code | (bits << 4)
-    return code

@@ -60,7 +60,7 @@ def compiled(name, arch, count, constants, multiples, warps):
 kernels = []
 for arch, name, constants, count, multiples in json.loads(sys.argv[1]):
     warps = constants.pop("warps", WARPS)
-    rows = {} if name == "group_range" else {"ROWS": ROWS}
+    rows = {"group_range": {}, "encode_groups": {"RUN": 32, "RUNS": 32 * WARPS}}.get(name, {"ROWS": ROWS})
     kernels.append(compiled(name, arch, count, {**constants, **rows}, multiples, warps))
 print(json.dumps(kernels))
 """
@@ -109,14 +109,15 @@ VARIANTS = [
         ["n", "group_size", "tokens", "features"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
-    ("encode_groups", {"NOISE": False, "CLIPPED": False, "GROUP": 128, "BITS": 4}, ["n"]),
-    ("encode_groups", {"NOISE": True, "CLIPPED": False, "GROUP": 32, "BITS": 8}, ["n"]),
+    ("encode_groups", {"NOISE": False, "CLIPPED": False, "WHOLE": False, "GROUP": 128, "BITS": 4}, []),
+    ("encode_groups", {"NOISE": False, "CLIPPED": False, "WHOLE": True, "GROUP": 128, "BITS": 4}, ["n"]),
+    ("encode_groups", {"NOISE": True, "CLIPPED": False, "WHOLE": True, "GROUP": 32, "BITS": 8}, ["n"]),
     (
         "group_range",
         {"features": 1, "CLIPPED": True, "BITS": 2, "GROUPS": 8, "WIDTH": 128},
         ["n", "group_size", "tokens"],
     ),
-    ("encode_groups", {"NOISE": False, "CLIPPED": True, "GROUP": 128, "BITS": 2}, ["n"]),
+    ("encode_groups", {"NOISE": False, "CLIPPED": True, "WHOLE": True, "GROUP": 128, "BITS": 2}, ["n"]),
 ]
 OF_RANGES = ("group_range", "encode_groups")  # they divide, exchange numbers between threads, and write bfloat16
 
@@ -149,6 +150,10 @@ def test_kernels_compile_for_gpus(tmp_path):
         # A division has its own fused operations, correctly rounded at the end.
         assert kernel["kernel"] in OF_RANGES or (kernel["fused"], kernel["shared"]) == (0, 0), kernel
         # Tensors of 16 bits in wide accesses; the codes of a row in bytes, minimum and scale in 16 bits each.
+        # What a thread computes for its run, others need only in sums, which they exchange in registers.
+        assert kernel["kernel"] != "encode_groups" or kernel["shared"] == 0 or kernel["NOISE"] or not kernel["WHOLE"], (
+            kernel
+        )
         if kernel["multiples"]:
             assert set(kernel["widths"]) <= {8, 16 if kernel["kernel"] in OF_RANGES else 8, 32, 128}, kernel
             assert 128 in kernel["widths"], kernel
