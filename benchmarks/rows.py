@@ -34,9 +34,10 @@ def device() -> str:
 
 
 def revision() -> str:
-    """The commit measured, with a + if files other than results differ from it. Outside git, the environment's
-    ACTFIT_REVISION, or `unknown`."""
-    stated = os.environ.get("ACTFIT_REVISION", "unknown")
+    """The environment's ACTFIT_REVISION, or the commit measured, with a + if files other than results differ from it;
+    outside git `unknown`."""
+    if stated := os.environ.get("ACTFIT_REVISION"):  # a copy may have another commit's .git, or none
+        return stated
     differs = ["git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
     try:
         commit, changed = (
@@ -44,8 +45,8 @@ def revision() -> str:
             for words in (["git", "describe", "--always"], differs)
         )
     except OSError:  # git is not installed
-        return stated
-    return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else stated
+        return "unknown"
+    return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else "unknown"
 
 
 @cache

@@ -1,5 +1,9 @@
 """Few-bit tables as text: from x to its code by comparisons, from the code to its level by selections.
 
+Few borders make a ladder of selections: a comparison and a selection each, both at half rate on a GPU. Of many, those
+below x are counted, which takes a comparison and an addition at full rate; codes that go up and down by one as the
+count grows are the count, reflected where they turn.
+
 For the k-th of eight elements, bit p of the code is at position 8*p + k: the sum of the eight codes is a word whose
 byte p is their byte of bit plane p. Shifting a constant by k costs nothing: each register has its own k.
 """
@@ -24,25 +28,56 @@ def spread(code: int) -> str:
     return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(MAX_INLINE_BITS)):x}"
 
 
+COUNTED = 5  # borders from which on they are counted: with 4, two conversions more than are saved
+
+
 def code_function(name: str, solution: Mapping[str, Any]) -> Function:
     """code(x): which interval x lies in; each is open below and closed above."""
     borders, codes = solution["borders"], solution["codes"]
     count = len(solution["levels"])
     mirror = _mirror(borders, codes, count) if len(borders) > 2 else None
+    doc = "The code of the interval of x, bit p at 8*p + k"
     if mirror is None:
-        body = _ladder("x", borders, codes)
-        doc = "The code of the interval of x, bit p at 8*p + k."
-    else:
-        half = len(borders) // 2
-        middle = len(borders) % 2  # 1 with a border at 0: codes left of it are the complements of those right of it
-        inner, outer = borders[half + middle :], codes[half + middle :]
-        body = ["a = tl.abs(x)", *_ladder("a", inner, outer)]
-        doc = "The code of the interval of x, bit p at 8*p + k: that of |x|."
-        if mirror == "complement":
-            body[-1] = body[-1].replace("return ", "c = ")
-            body.append(f"return tl.where(x > {largest_float32(0.0)!r}, c, c ^ ({spread(count - 1)} << k))")
-            doc = "The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."
+        return Function(name, ("x", "params", "k"), f"{doc}.", tuple(_of_one_side("x", borders, codes, None)))
+    half = len(borders) // 2
+    middle = len(borders) % 2  # 1 with a border at 0: codes left of it are the complements of those right of it
+    turned = count - 1 if mirror == "complement" else None
+    body = ["a = tl.abs(x)", *_of_one_side("a", borders[half + middle :], codes[half + middle :], turned)]
+    doc = f"{doc}: that of |x|{', turned over where x <= 0' if turned else ''}."
     return Function(name, ("x", "params", "k"), doc, tuple(body))
+
+
+def _of_one_side(variable: str, borders: list[float], codes: list[int], turned: int | None) -> list[str]:
+    """The code of a variable, from the borders that it may pass; turned: less the code, where x is not above 0."""
+    positive = f"x > {largest_float32(0.0)!r}"
+    counted = _counted(variable, borders, codes) if len(borders) >= COUNTED else None
+    if counted is not None:
+        if turned is not None:
+            counted.append(f"c = tl.where({positive}, c, {turned + 1.0} - c)")
+        # Four copies, 7 bits apart: bit p at 8p.
+        return [*counted, "return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k"]
+    body = _ladder(variable, borders, codes)
+    if turned is not None:
+        body[-1] = body[-1].replace("return ", "c = ")
+        body.append(f"return tl.where({positive}, c, c ^ ({spread(turned)} << k))")
+    return body
+
+
+def _counted(variable: str, borders: list[float], codes: list[int]) -> list[str] | None:
+    """The code and a half, as the number of borders below the variable, reflected where codes turn; None if they do
+    not go so. The half keeps LLVM from counting in integers, whose additions are at half rate."""
+    slopes = np.diff(codes)
+    falls = slopes[0] < 0
+    values = codes[0] + np.arange(len(codes)) * (-1 if falls else 1)
+    steps = [f"({variable} > {largest_float32(border)!r}).to(tl.float32)" for border in borders]
+    lines = [f"c = {codes[0] + 0.5} {'-' if falls else '+'} {steps[0]}"]
+    lines += [f"c {'-' if falls else '+'}= {step}" for step in steps[1:]]
+    for place in np.flatnonzero(slopes[1:] != slopes[:-1]):
+        turn = codes[place + 1]
+        values = turn + abs(values - turn) * (1 if falls else -1)
+        lines.append(f"c = {turn + 0.5} {'+' if falls else '-'} tl.abs(c - {turn + 0.5})")
+        falls = not falls
+    return lines if values.tolist() == codes else None
 
 
 def _mirror(borders: list[float], codes: list[int], count: int) -> str | None:

@@ -9,15 +9,16 @@ from benchmarks.parsers import COMPRESSION_WAYS
 
 ROUNDING = 1e-5  # errors below come from another order of sums in float32
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
-BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", "planned 4 bits")
+PLANNED = "planned 4 bits"
+BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", PLANNED)
 TIMED = "coded 4 bits"  # a device is shown if this was timed there
 
 
 def readme() -> str:
-    """Peak, time and error of a few ways, in the dtype timed first, for each device on which TIMED was."""
+    """Peak, time and error of a few ways, in the dtype timed first, for each device on which TIMED was; GPUs first."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
-    for device, rows in _bytes().items():
+    for device, rows in sorted(_bytes().items(), key=lambda of_device: "cuda" not in of_device[1][0]["versions"]):
         timed = times.get(device, {})
         if not any(row["implementation"] == f"{TIMED} / {EAGER}" for of_net in timed.values() for row in of_net):
             continue
@@ -25,7 +26,8 @@ def readme() -> str:
         of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
         head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time", "error"))]
         cells = []
-        for way in BRIEF:
+        ways = {row["implementation"] for of_net in of_nets.values() for row in of_net}
+        for way in (way for way in BRIEF if way in ways):
             line = [f"**ours**, {way}" if way in OURS else way]
             for key, of_net in of_nets.items():
                 peaks, errors = (
@@ -42,7 +44,7 @@ def readme() -> str:
             *table(head, cells),
             "",
             f"In {dtype} on {place(rows[0])}, × eager, over what is there before a step. Error: of the gradient, with"
-            " random weights. Planned: in no more bytes than coded.",
+            f" random weights.{' Planned: in no more bytes than coded.' * (PLANNED in ways)}",
         ]
     return "\n".join(lines[1:]) + "\n"
 

@@ -4,7 +4,7 @@ from benchmarks.gpu.steps import TESTS
 from benchmarks.pages import on_gpus
 from benchmarks.parsers import GPU_GROUPS
 
-FIRST = "first-minutes-on-an-h200"  # the section of docs/performance.md on what was measured by hand
+FIRST = "by-hand-on-an-h200"  # the section of docs/performance.md on what was measured by hand
 
 
 def timed() -> list[str]:
@@ -19,15 +19,18 @@ def _listed(devices: list[str]) -> str:
 def readme() -> str:
     """Who has timed the kernels, and where it stands."""
     if devices := timed():
+        pages = {
+            "gpu-memory": "[memory](docs/memory.md#on-a-gpu)",
+            "gpu-training": "[training](docs/trainers.md#on-a-gpu)",
+        }
+        made = ["[speed](docs/performance.md#on-a-gpu)", *(page for kind, page in pages.items() if on_gpus(kind))]
         return (
-            f"The kernels were timed on {_listed(devices)}: [speed](docs/performance.md#on-a-gpu),"
-            " [memory](docs/memory.md#on-a-gpu), [training](docs/trainers.md#on-a-gpu). On a\n"
-            "CPU their reference in plain PyTorch runs.\n"
+            f"The kernels were timed on {_listed(devices)}: {', '.join(made)}.\n"
+            "On a CPU their reference in plain PyTorch runs.\n"
         )
     return (
-        f"An H200 has run the kernels' tests, at all 65,536 inputs of the 16-bit dtypes, and [some steps of\n"
-        f"training](docs/performance.md#{FIRST}); not yet `make gpu`, which measures all. The kernels' machine code\n"
-        "is [counted](docs/slack.md). On a CPU their reference in plain PyTorch is timed.\n"
+        "No GPU has timed the kernels yet (`make gpu` does); their machine code is [counted](docs/slack.md). On a CPU\n"
+        "their reference in plain PyTorch is timed.\n"
     )
 
 
@@ -38,10 +41,7 @@ def performance() -> str:
             f"Timings on {_listed(devices)} are [below](#on-a-gpu). First the model by which kernels were"
             " written, and counted, in\n"
         )
-    return (
-        f"**Few GPU timings are on this page: those of [first minutes](#{FIRST}).** It has the model by which kernels"
-        " were written and counted, in\n"
-    )
+    return "**No GPU timings are on this page yet.** It has the model by which kernels were written and counted, in\n"
 
 
 def trainers() -> str:
@@ -66,8 +66,8 @@ def accuracy() -> str:
     if lines:
         return f"{''.join(lines)}- On other GPUs: nothing.\n"
     return (
-        f"- On a GPU: [all tests of the kernels once](performance.md#{FIRST}), on an H200. The interpreter does what\n"
-        "  the kernel's text says; it does not show races or what a compiler makes of it.\n"
+        "- On a GPU: nothing. The interpreter does what the kernel's text says; it does not show races or what a\n"
+        "  compiler makes of it.\n"
     )
 
 
@@ -88,7 +88,7 @@ def compression() -> str:
     """Whether a GPU has run the codes, for docs/compression.md."""
     if devices := list(on_gpus("compression-times")):
         return f"Timed on {_listed(devices)}, [below](#beside-the-rivals), and on no other GPU.\n"
-    return f"An H200 has run the tests of the codes, and [some steps](performance.md#{FIRST}).\n"
+    return "No GPU has timed coded partitions yet.\n"
 
 
 def approximate() -> str:

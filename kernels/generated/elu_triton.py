@@ -154,13 +154,14 @@ def level_2bit(code):
 @triton.jit
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > -3.1813626289367676, 0x1 << k, 0x0 << k)
-    c = tl.where(x > -2.052327871322632, 0x100 << k, c)
-    c = tl.where(x > -1.4124218225479126, 0x101 << k, c)
-    c = tl.where(x > -0.9647113680839539, 0x10000 << k, c)
-    c = tl.where(x > -0.620183527469635, 0x10001 << k, c)
-    c = tl.where(x > -0.34011954069137573, 0x10100 << k, c)
-    return tl.where(x > -0.10417341440916061, 0x10101 << k, c)
+    c = 0.5 + (x > -3.1813626289367676).to(tl.float32)
+    c += (x > -2.052327871322632).to(tl.float32)
+    c += (x > -1.4124218225479126).to(tl.float32)
+    c += (x > -0.9647113680839539).to(tl.float32)
+    c += (x > -0.620183527469635).to(tl.float32)
+    c += (x > -0.34011954069137573).to(tl.float32)
+    c += (x > -0.10417341440916061).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -181,21 +182,22 @@ def level_3bit(code):
 @triton.jit
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > -4.24064826965332, 0x1 << k, 0x0 << k)
-    c = tl.where(x > -3.136052131652832, 0x100 << k, c)
-    c = tl.where(x > -2.503937005996704, 0x101 << k, c)
-    c = tl.where(x > -2.06003737449646, 0x10000 << k, c)
-    c = tl.where(x > -1.7177667617797852, 0x10001 << k, c)
-    c = tl.where(x > -1.4391947984695435, 0x10100 << k, c)
-    c = tl.where(x > -1.204308032989502, 0x10101 << k, c)
-    c = tl.where(x > -1.0012518167495728, 0x1000000 << k, c)
-    c = tl.where(x > -0.8224231600761414, 0x1000001 << k, c)
-    c = tl.where(x > -0.6626541614532471, 0x1000100 << k, c)
-    c = tl.where(x > -0.5182715654373169, 0x1000101 << k, c)
-    c = tl.where(x > -0.38657116889953613, 0x1010000 << k, c)
-    c = tl.where(x > -0.26550427079200745, 0x1010001 << k, c)
-    c = tl.where(x > -0.15348155796527863, 0x1010100 << k, c)
-    return tl.where(x > -0.04924542084336281, 0x1010101 << k, c)
+    c = 0.5 + (x > -4.24064826965332).to(tl.float32)
+    c += (x > -3.136052131652832).to(tl.float32)
+    c += (x > -2.503937005996704).to(tl.float32)
+    c += (x > -2.06003737449646).to(tl.float32)
+    c += (x > -1.7177667617797852).to(tl.float32)
+    c += (x > -1.4391947984695435).to(tl.float32)
+    c += (x > -1.204308032989502).to(tl.float32)
+    c += (x > -1.0012518167495728).to(tl.float32)
+    c += (x > -0.8224231600761414).to(tl.float32)
+    c += (x > -0.6626541614532471).to(tl.float32)
+    c += (x > -0.5182715654373169).to(tl.float32)
+    c += (x > -0.38657116889953613).to(tl.float32)
+    c += (x > -0.26550427079200745).to(tl.float32)
+    c += (x > -0.15348155796527863).to(tl.float32)
+    c += (x > -0.04924542084336281).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -239,14 +239,15 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.33013004064559937, 0x10100 << k, 0x10101 << k)
-    c = tl.where(a > 0.6726253628730774, 0x10001 << k, c)
-    c = tl.where(a > 1.0425910949707031, 0x10000 << k, c)
-    c = tl.where(a > 1.4622974395751953, 0x101 << k, c)
-    c = tl.where(a > 1.9712903499603271, 0x100 << k, c)
-    c = tl.where(a > 2.6576638221740723, 0x1 << k, c)
-    c = tl.where(a > 3.8104350566864014, 0x0 << k, c)
-    return tl.where(x > 0.0, c, c ^ (0x1010101 << k))
+    c = 7.5 - (a > 0.33013004064559937).to(tl.float32)
+    c -= (a > 0.6726253628730774).to(tl.float32)
+    c -= (a > 1.0425910949707031).to(tl.float32)
+    c -= (a > 1.4622974395751953).to(tl.float32)
+    c -= (a > 1.9712903499603271).to(tl.float32)
+    c -= (a > 2.6576638221740723).to(tl.float32)
+    c -= (a > 3.8104350566864014).to(tl.float32)
+    c = tl.where(x > 0.0, c, 16.0 - c)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -364,15 +364,18 @@ def level_2bit(code):
 @triton.jit
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > -4.174649238586426, 0x0 << k, 0x1 << k)
-    c = tl.where(x > -1.4051483869552612, 0x1 << k, c)
-    c = tl.where(x > -0.9383551478385925, 0x100 << k, c)
-    c = tl.where(x > -0.5241500735282898, 0x101 << k, c)
-    c = tl.where(x > -0.17458821833133698, 0x10000 << k, c)
-    c = tl.where(x > 0.16393420100212097, 0x10001 << k, c)
-    c = tl.where(x > 0.5421653985977173, 0x10100 << k, c)
-    c = tl.where(x > 0.9279801249504089, 0x10101 << k, c)
-    return tl.where(x > 2.6431448459625244, 0x10100 << k, c)
+    c = 1.5 - (x > -4.174649238586426).to(tl.float32)
+    c -= (x > -1.4051483869552612).to(tl.float32)
+    c -= (x > -0.9383551478385925).to(tl.float32)
+    c -= (x > -0.5241500735282898).to(tl.float32)
+    c -= (x > -0.17458821833133698).to(tl.float32)
+    c -= (x > 0.16393420100212097).to(tl.float32)
+    c -= (x > 0.5421653985977173).to(tl.float32)
+    c -= (x > 0.9279801249504089).to(tl.float32)
+    c -= (x > 2.6431448459625244).to(tl.float32)
+    c = 0.5 + tl.abs(c - 0.5)
+    c = 7.5 - tl.abs(c - 7.5)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -393,26 +396,29 @@ def level_3bit(code):
 @triton.jit
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > -5.532712459564209, 0x100 << k, 0x101 << k)
-    c = tl.where(x > -4.14261531829834, 0x1 << k, c)
-    c = tl.where(x > -3.216667652130127, 0x0 << k, c)
-    c = tl.where(x > -1.6554731130599976, 0x1 << k, c)
-    c = tl.where(x > -1.4107171297073364, 0x100 << k, c)
-    c = tl.where(x > -1.2630646228790283, 0x101 << k, c)
-    c = tl.where(x > -1.0603731870651245, 0x10000 << k, c)
-    c = tl.where(x > -0.8200660943984985, 0x10001 << k, c)
-    c = tl.where(x > -0.614510715007782, 0x10100 << k, c)
-    c = tl.where(x > -0.4289184808731079, 0x10101 << k, c)
-    c = tl.where(x > -0.2546996772289276, 0x1000000 << k, c)
-    c = tl.where(x > -0.08573724329471588, 0x1000001 << k, c)
-    c = tl.where(x > 0.08331732451915741, 0x1000100 << k, c)
-    c = tl.where(x > 0.2583114802837372, 0x1000101 << k, c)
-    c = tl.where(x > 0.44735002517700195, 0x1010000 << k, c)
-    c = tl.where(x > 0.6649913787841797, 0x1010001 << k, c)
-    c = tl.where(x > 0.8619754910469055, 0x1010100 << k, c)
-    c = tl.where(x > 1.0407013893127441, 0x1010101 << k, c)
-    c = tl.where(x > 2.2248125076293945, 0x1010100 << k, c)
-    return tl.where(x > 3.0928289890289307, 0x1010001 << k, c)
+    c = 3.5 - (x > -5.532712459564209).to(tl.float32)
+    c -= (x > -4.14261531829834).to(tl.float32)
+    c -= (x > -3.216667652130127).to(tl.float32)
+    c -= (x > -1.6554731130599976).to(tl.float32)
+    c -= (x > -1.4107171297073364).to(tl.float32)
+    c -= (x > -1.2630646228790283).to(tl.float32)
+    c -= (x > -1.0603731870651245).to(tl.float32)
+    c -= (x > -0.8200660943984985).to(tl.float32)
+    c -= (x > -0.614510715007782).to(tl.float32)
+    c -= (x > -0.4289184808731079).to(tl.float32)
+    c -= (x > -0.2546996772289276).to(tl.float32)
+    c -= (x > -0.08573724329471588).to(tl.float32)
+    c -= (x > 0.08331732451915741).to(tl.float32)
+    c -= (x > 0.2583114802837372).to(tl.float32)
+    c -= (x > 0.44735002517700195).to(tl.float32)
+    c -= (x > 0.6649913787841797).to(tl.float32)
+    c -= (x > 0.8619754910469055).to(tl.float32)
+    c -= (x > 1.0407013893127441).to(tl.float32)
+    c -= (x > 2.2248125076293945).to(tl.float32)
+    c -= (x > 3.0928289890289307).to(tl.float32)
+    c = 0.5 + tl.abs(c - 0.5)
+    c = 15.5 - tl.abs(c - 15.5)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -75,13 +75,14 @@ def level_2bit(code):
 @triton.jit
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > 0.6872929930686951, 0x1 << k, 0x0 << k)
-    c = tl.where(x > 2.0176796913146973, 0x100 << k, c)
-    c = tl.where(x > 3.3480663299560547, 0x101 << k, c)
-    c = tl.where(x > 4.678452968597412, 0x10000 << k, c)
-    c = tl.where(x > 6.0088396072387695, 0x10001 << k, c)
-    c = tl.where(x > 7.339226245880127, 0x10100 << k, c)
-    return tl.where(x > 8.669612884521484, 0x10101 << k, c)
+    c = 0.5 + (x > 0.6872929930686951).to(tl.float32)
+    c += (x > 2.0176796913146973).to(tl.float32)
+    c += (x > 3.3480663299560547).to(tl.float32)
+    c += (x > 4.678452968597412).to(tl.float32)
+    c += (x > 6.0088396072387695).to(tl.float32)
+    c += (x > 7.339226245880127).to(tl.float32)
+    c += (x > 8.669612884521484).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -102,21 +103,22 @@ def level_3bit(code):
 @triton.jit
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k."""
-    c = tl.where(x > 0.32760918140411377, 0x1 << k, 0x0 << k)
-    c = tl.where(x > 0.9724352359771729, 0x100 << k, c)
-    c = tl.where(x > 1.617261290550232, 0x101 << k, c)
-    c = tl.where(x > 2.262087345123291, 0x10000 << k, c)
-    c = tl.where(x > 2.9069132804870605, 0x10001 << k, c)
-    c = tl.where(x > 3.551739454269409, 0x10100 << k, c)
-    c = tl.where(x > 4.1965651512146, 0x10101 << k, c)
-    c = tl.where(x > 4.841391563415527, 0x1000000 << k, c)
-    c = tl.where(x > 5.486217498779297, 0x1000001 << k, c)
-    c = tl.where(x > 6.131043434143066, 0x1000100 << k, c)
-    c = tl.where(x > 6.775869369506836, 0x1000101 << k, c)
-    c = tl.where(x > 7.420695781707764, 0x1010000 << k, c)
-    c = tl.where(x > 8.065521240234375, 0x1010001 << k, c)
-    c = tl.where(x > 8.710347175598145, 0x1010100 << k, c)
-    return tl.where(x > 9.355173110961914, 0x1010101 << k, c)
+    c = 0.5 + (x > 0.32760918140411377).to(tl.float32)
+    c += (x > 0.9724352359771729).to(tl.float32)
+    c += (x > 1.617261290550232).to(tl.float32)
+    c += (x > 2.262087345123291).to(tl.float32)
+    c += (x > 2.9069132804870605).to(tl.float32)
+    c += (x > 3.551739454269409).to(tl.float32)
+    c += (x > 4.1965651512146).to(tl.float32)
+    c += (x > 4.841391563415527).to(tl.float32)
+    c += (x > 5.486217498779297).to(tl.float32)
+    c += (x > 6.131043434143066).to(tl.float32)
+    c += (x > 6.775869369506836).to(tl.float32)
+    c += (x > 7.420695781707764).to(tl.float32)
+    c += (x > 8.065521240234375).to(tl.float32)
+    c += (x > 8.710347175598145).to(tl.float32)
+    c += (x > 9.355173110961914).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

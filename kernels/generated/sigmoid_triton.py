@@ -122,13 +122,14 @@ def level_2bit(code):
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.7006698250770569, 0x10100 << k, 0x10101 << k)
-    c = tl.where(a > 1.146384358406067, 0x10001 << k, c)
-    c = tl.where(a > 1.5659867525100708, 0x10000 << k, c)
-    c = tl.where(a > 2.0122132301330566, 0x101 << k, c)
-    c = tl.where(a > 2.5350637435913086, 0x100 << k, c)
-    c = tl.where(a > 3.2262063026428223, 0x1 << k, c)
-    return tl.where(a > 4.369682788848877, 0x0 << k, c)
+    c = 7.5 - (a > 0.7006698250770569).to(tl.float32)
+    c -= (a > 1.146384358406067).to(tl.float32)
+    c -= (a > 1.5659867525100708).to(tl.float32)
+    c -= (a > 2.0122132301330566).to(tl.float32)
+    c -= (a > 2.5350637435913086).to(tl.float32)
+    c -= (a > 3.2262063026428223).to(tl.float32)
+    c -= (a > 4.369682788848877).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -150,21 +151,22 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.45072945952415466, 0x1010100 << k, 0x1010101 << k)
-    c = tl.where(a > 0.7170582413673401, 0x1010001 << k, c)
-    c = tl.where(a > 0.9441897869110107, 0x1010000 << k, c)
-    c = tl.where(a > 1.1557161808013916, 0x1000101 << k, c)
-    c = tl.where(a > 1.3619425296783447, 0x1000100 << k, c)
-    c = tl.where(a > 1.5693585872650146, 0x1000001 << k, c)
-    c = tl.where(a > 1.783257246017456, 0x1000000 << k, c)
-    c = tl.where(a > 2.0089313983917236, 0x10101 << k, c)
-    c = tl.where(a > 2.252584218978882, 0x10100 << k, c)
-    c = tl.where(a > 2.522439479827881, 0x10001 << k, c)
-    c = tl.where(a > 2.830601692199707, 0x10000 << k, c)
-    c = tl.where(a > 3.1968624591827393, 0x101 << k, c)
-    c = tl.where(a > 3.6580066680908203, 0x100 << k, c)
-    c = tl.where(a > 4.296638488769531, 0x1 << k, c)
-    return tl.where(a > 5.376816272735596, 0x0 << k, c)
+    c = 15.5 - (a > 0.45072945952415466).to(tl.float32)
+    c -= (a > 0.7170582413673401).to(tl.float32)
+    c -= (a > 0.9441897869110107).to(tl.float32)
+    c -= (a > 1.1557161808013916).to(tl.float32)
+    c -= (a > 1.3619425296783447).to(tl.float32)
+    c -= (a > 1.5693585872650146).to(tl.float32)
+    c -= (a > 1.783257246017456).to(tl.float32)
+    c -= (a > 2.0089313983917236).to(tl.float32)
+    c -= (a > 2.252584218978882).to(tl.float32)
+    c -= (a > 2.522439479827881).to(tl.float32)
+    c -= (a > 2.830601692199707).to(tl.float32)
+    c -= (a > 3.1968624591827393).to(tl.float32)
+    c -= (a > 3.6580066680908203).to(tl.float32)
+    c -= (a > 4.296638488769531).to(tl.float32)
+    c -= (a > 5.376816272735596).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -346,16 +346,18 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.19916881620883942, 0x1000001 << k, 0x1000000 << k)
-    c = tl.where(a > 0.4037710130214691, 0x1000100 << k, c)
-    c = tl.where(a > 0.6203638911247253, 0x1000101 << k, c)
-    c = tl.where(a > 0.8584691882133484, 0x1010000 << k, c)
-    c = tl.where(a > 1.134958267211914, 0x1010001 << k, c)
-    c = tl.where(a > 1.3996611833572388, 0x1010100 << k, c)
-    c = tl.where(a > 1.676619529724121, 0x1010101 << k, c)
-    c = tl.where(a > 3.6446359157562256, 0x1010100 << k, c)
-    c = tl.where(a > 5.120750904083252, 0x1010001 << k, c)
-    return tl.where(x > 0.0, c, c ^ (0x1010101 << k))
+    c = 8.5 + (a > 0.19916881620883942).to(tl.float32)
+    c += (a > 0.4037710130214691).to(tl.float32)
+    c += (a > 0.6203638911247253).to(tl.float32)
+    c += (a > 0.8584691882133484).to(tl.float32)
+    c += (a > 1.134958267211914).to(tl.float32)
+    c += (a > 1.3996611833572388).to(tl.float32)
+    c += (a > 1.676619529724121).to(tl.float32)
+    c += (a > 3.6446359157562256).to(tl.float32)
+    c += (a > 5.120750904083252).to(tl.float32)
+    c = 15.5 - tl.abs(c - 15.5)
+    c = tl.where(x > 0.0, c, 16.0 - c)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

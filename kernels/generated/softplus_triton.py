@@ -247,14 +247,15 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.33013004064559937, 0x1000001 << k, 0x1000000 << k)
-    c = tl.where(a > 0.6726253628730774, 0x1000100 << k, c)
-    c = tl.where(a > 1.0425910949707031, 0x1000101 << k, c)
-    c = tl.where(a > 1.4622974395751953, 0x1010000 << k, c)
-    c = tl.where(a > 1.9712903499603271, 0x1010001 << k, c)
-    c = tl.where(a > 2.6576638221740723, 0x1010100 << k, c)
-    c = tl.where(a > 3.8104350566864014, 0x1010101 << k, c)
-    return tl.where(x > 0.0, c, c ^ (0x1010101 << k))
+    c = 8.5 + (a > 0.33013004064559937).to(tl.float32)
+    c += (a > 0.6726253628730774).to(tl.float32)
+    c += (a > 1.0425910949707031).to(tl.float32)
+    c += (a > 1.4622974395751953).to(tl.float32)
+    c += (a > 1.9712903499603271).to(tl.float32)
+    c += (a > 2.6576638221740723).to(tl.float32)
+    c += (a > 3.8104350566864014).to(tl.float32)
+    c = tl.where(x > 0.0, c, 16.0 - c)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -105,13 +105,14 @@ def level_2bit(code):
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.12820512056350708, 0x10100 << k, 0x10101 << k)
-    c = tl.where(a > 0.29411762952804565, 0x10001 << k, c)
-    c = tl.where(a > 0.517241358757019, 0x10000 << k, c)
-    c = tl.where(a > 0.8333333134651184, 0x101 << k, c)
-    c = tl.where(a > 1.3157894611358643, 0x100 << k, c)
-    c = tl.where(a > 2.142857074737549, 0x1 << k, c)
-    return tl.where(a > 3.8888888359069824, 0x0 << k, c)
+    c = 7.5 - (a > 0.12820512056350708).to(tl.float32)
+    c -= (a > 0.29411762952804565).to(tl.float32)
+    c -= (a > 0.517241358757019).to(tl.float32)
+    c -= (a > 0.8333333134651184).to(tl.float32)
+    c -= (a > 1.3157894611358643).to(tl.float32)
+    c -= (a > 2.142857074737549).to(tl.float32)
+    c -= (a > 3.8888888359069824).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -133,21 +134,22 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.060240961611270905, 0x1010100 << k, 0x1010101 << k)
-    c = tl.where(a > 0.12820512056350708, 0x1010001 << k, c)
-    c = tl.where(a > 0.2054794430732727, 0x1010000 << k, c)
-    c = tl.where(a > 0.29411762952804565, 0x1000101 << k, c)
-    c = tl.where(a > 0.39682537317276, 0x1000100 << k, c)
-    c = tl.where(a > 0.517241358757019, 0x1000001 << k, c)
-    c = tl.where(a > 0.6603773236274719, 0x1000000 << k, c)
-    c = tl.where(a > 0.8333333134651184, 0x10101 << k, c)
-    c = tl.where(a > 1.0465115308761597, 0x10100 << k, c)
-    c = tl.where(a > 1.3157894611358643, 0x10001 << k, c)
-    c = tl.where(a > 1.6666666269302368, 0x10000 << k, c)
-    c = tl.where(a > 2.142857074737549, 0x101 << k, c)
-    c = tl.where(a > 2.8260867595672607, 0x100 << k, c)
-    c = tl.where(a > 3.8888888359069824, 0x1 << k, c)
-    return tl.where(a > 5.769230365753174, 0x0 << k, c)
+    c = 15.5 - (a > 0.060240961611270905).to(tl.float32)
+    c -= (a > 0.12820512056350708).to(tl.float32)
+    c -= (a > 0.2054794430732727).to(tl.float32)
+    c -= (a > 0.29411762952804565).to(tl.float32)
+    c -= (a > 0.39682537317276).to(tl.float32)
+    c -= (a > 0.517241358757019).to(tl.float32)
+    c -= (a > 0.6603773236274719).to(tl.float32)
+    c -= (a > 0.8333333134651184).to(tl.float32)
+    c -= (a > 1.0465115308761597).to(tl.float32)
+    c -= (a > 1.3157894611358643).to(tl.float32)
+    c -= (a > 1.6666666269302368).to(tl.float32)
+    c -= (a > 2.142857074737549).to(tl.float32)
+    c -= (a > 2.8260867595672607).to(tl.float32)
+    c -= (a > 3.8888888359069824).to(tl.float32)
+    c -= (a > 5.769230365753174).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

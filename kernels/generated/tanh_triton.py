@@ -179,13 +179,14 @@ def level_2bit(code):
 def code_3bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.3535612225532532, 0x10100 << k, 0x10101 << k)
-    c = tl.where(a > 0.5790032744407654, 0x10001 << k, c)
-    c = tl.where(a > 0.7919658422470093, 0x10000 << k, c)
-    c = tl.where(a > 1.01960289478302, 0x101 << k, c)
-    c = tl.where(a > 1.2885379791259766, 0x100 << k, c)
-    c = tl.where(a > 1.6495667695999146, 0x1 << k, c)
-    return tl.where(a > 2.271487236022949, 0x0 << k, c)
+    c = 7.5 - (a > 0.3535612225532532).to(tl.float32)
+    c -= (a > 0.5790032744407654).to(tl.float32)
+    c -= (a > 0.7919658422470093).to(tl.float32)
+    c -= (a > 1.01960289478302).to(tl.float32)
+    c -= (a > 1.2885379791259766).to(tl.float32)
+    c -= (a > 1.6495667695999146).to(tl.float32)
+    c -= (a > 2.271487236022949).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit
@@ -207,21 +208,22 @@ def level_3bit(code):
 def code_4bit(x, params, k):
     """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.22669339179992676, 0x1010100 << k, 0x1010101 << k)
-    c = tl.where(a > 0.3607242703437805, 0x1010001 << k, c)
-    c = tl.where(a > 0.47511541843414307, 0x1010000 << k, c)
-    c = tl.where(a > 0.5817451477050781, 0x1000101 << k, c)
-    c = tl.where(a > 0.685818076133728, 0x1000100 << k, c)
-    c = tl.where(a > 0.7906315326690674, 0x1000001 << k, c)
-    c = tl.where(a > 0.8988975286483765, 0x1000000 << k, c)
-    c = tl.where(a > 1.01335608959198, 0x10101 << k, c)
-    c = tl.where(a > 1.137252688407898, 0x10100 << k, c)
-    c = tl.where(a > 1.2749390602111816, 0x10001 << k, c)
-    c = tl.where(a > 1.4329017400741577, 0x10000 << k, c)
-    c = tl.where(a > 1.6219171285629272, 0x101 << k, c)
-    c = tl.where(a > 1.8624751567840576, 0x100 << k, c)
-    c = tl.where(a > 2.2023754119873047, 0x1 << k, c)
-    return tl.where(a > 2.8081045150756836, 0x0 << k, c)
+    c = 15.5 - (a > 0.22669339179992676).to(tl.float32)
+    c -= (a > 0.3607242703437805).to(tl.float32)
+    c -= (a > 0.47511541843414307).to(tl.float32)
+    c -= (a > 0.5817451477050781).to(tl.float32)
+    c -= (a > 0.685818076133728).to(tl.float32)
+    c -= (a > 0.7906315326690674).to(tl.float32)
+    c -= (a > 0.8988975286483765).to(tl.float32)
+    c -= (a > 1.01335608959198).to(tl.float32)
+    c -= (a > 1.137252688407898).to(tl.float32)
+    c -= (a > 1.2749390602111816).to(tl.float32)
+    c -= (a > 1.4329017400741577).to(tl.float32)
+    c -= (a > 1.6219171285629272).to(tl.float32)
+    c -= (a > 1.8624751567840576).to(tl.float32)
+    c -= (a > 2.2023754119873047).to(tl.float32)
+    c -= (a > 2.8081045150756836).to(tl.float32)
+    return ((c.to(tl.int32) * 0x204081) & 0x01010101) << k
 
 
 @triton.jit

@@ -75,6 +75,8 @@ def test_a_row_says_where_it_comes_from(monkeypatch):
     assert row.coefficients == rows.coefficients()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError))
     assert rows.revision() == "unknown"
+    monkeypatch.setenv("ACTFIT_REVISION", "stated")
+    assert rows.revision() == "stated"
 
 
 def test_a_tree_that_differs_is_told_unless_by_results(tmp_path, monkeypatch):
