@@ -7,7 +7,7 @@
                partitions
     training   steps a second, peak and largest batch of four models, by every method
 
-About 25 minutes in all. A step is made of parts that take less than ten minutes each; what a call has done is kept in
+About 45 minutes in all. A step is made of parts that take less than ten minutes each; what a call has done is kept in
 build/gpu/<device>/, and the next call goes on there, as long as the sources are the same. A part that fails keeps no
 other, but those that rest on tests that fail. Rows go to benchmarks/results/<device>/; afterwards
 `python -m benchmarks.report` makes the tables in README and docs. The status is 0 where all that was asked for is done,

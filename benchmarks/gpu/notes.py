@@ -1,7 +1,7 @@
 """The sentences about GPUs in README and docs, for as long as there are no rows of any, and once there are."""
 
 from benchmarks.gpu.steps import TESTS
-from benchmarks.pages import on_gpus
+from benchmarks.pages import Rows, on_gpus
 from benchmarks.parsers import GPU_GROUPS
 
 FIRST = "by-hand-on-an-h200"  # the section of docs/performance.md on what was measured by hand
@@ -56,13 +56,10 @@ def trainers() -> str:
 
 def accuracy() -> str:
     """What was seen of outputs on a GPU, for docs/accuracy.md: by the kernels' tests, and by who timed them."""
-    tests = {
-        device: {row["implementation"]: int(row["median"]) for row in rows} for device, rows in on_gpus(TESTS).items()
-    }
-    lines = []
+    tests, lines = on_gpus(TESTS), []
     for device in dict.fromkeys([*tests, *timed()]):
         compared = "; before a time was taken, each kernel was compared with its reference" * (device in timed())
-        lines.append(f"- On {device}: {_tested(tests.get(device, {}))}{compared}.\n")
+        lines.append(f"- On {device}: {_tested(tests.get(device, []))}{compared}.\n")
     if lines:
         return f"{''.join(lines)}- On other GPUs: nothing.\n"
     return (
@@ -71,17 +68,19 @@ def accuracy() -> str:
     )
 
 
-def _tested(failures: dict[str, int]) -> str:
-    """What the kernels' tests say, from how many tests of each group fail."""
-    if not failures:
+def _tested(rows: Rows) -> str:
+    """What the kernels' tests say, from rows of how many tests of each group fail."""
+    if not rows:
         return "the kernels' tests were not run"
+    failures = {row["implementation"]: int(row["median"]) for row in rows}
+    at = f"at {' and '.join(sorted({row['revision'] for row in rows}))}"
     groups = {
         group: "not run" if group not in failures else f"{failures[group]} fail" if failures[group] else "all pass"
         for group in GPU_GROUPS
     }
     if set(groups.values()) == {"all pass"}:
-        return "all tests of the kernels pass, at all 16-bit inputs among them"
-    return f"the kernels' tests by group: {', '.join(f'{group} {result}' for group, result in groups.items())}"
+        return f"all tests of the kernels passed {at}, at all 16-bit inputs among them"
+    return f"the kernels' tests by group {at}: {', '.join(f'{group} {result}' for group, result in groups.items())}"
 
 
 def compression() -> str:

@@ -1,7 +1,8 @@
 """What `benchmarks.gpu` runs: parts of four steps, how long each is expected to take, and which tests it rests on.
 
 A part is a command of its own that takes less than ten minutes. Its seconds are expected of a GPU that moves 4 TB/s:
-starting Python, compiling, and moving bytes; nobody has measured them.
+starting Python, compiling, and moving bytes; those of tests, of kernels in bfloat16 and of coded partitions were
+measured on an H200 with 16 cores.
 """
 
 import os
@@ -83,13 +84,13 @@ GROUPS = {
     "exhaustive": Group(
         ("kernels/test_exhaustive.py", "kernels/test_fused.py"),
         kernels=24 * 7 * 2 * 2,
-        besides=35,
+        besides=8,
         dry=("kernels/test_exhaustive.py", "-k", "silu-bfloat16 and stored"),
     ),
     "standalone": Group(
         ("kernels/test_standalone.py",),
         7 * 3 * 2 * 4,
-        25,
+        18,
         ("kernels/test_standalone.py", "-k", "silu and bfloat16 and invact"),
     ),
     "kernels": Group(
@@ -99,19 +100,19 @@ GROUPS = {
             "kernels/test_torch_ops.py",
         ),
         kernels=400,
-        besides=30,
+        besides=50,
         dry=("kernels/approx_backprop/test_kernels.py", "-k", "rectify"),
     ),
     "elementwise": Group(
         tuple(f"kernels/forward_ad/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
         kernels=150,
-        besides=30,
+        besides=70,
         dry=("kernels/forward_ad/test_elementwise.py", "-k", "triton and mish and float32"),
     ),
     "device": Group(
         ("kernels/test_on_gpu.py", "kernels/memory/test_measure.py", "benchmarks/test_kernels.py"),
         kernels=60,
-        besides=50,
+        besides=75,
         dry=("kernels/test_on_gpu.py", "-k", "twice_the_same and invact"),
         marked="gpu",
     ),
@@ -162,7 +163,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
         if not dry or dtype == "float32":
             yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
-    seconds = _seconds(STACKED_GRAPHS, besides=20)
+    seconds = _seconds(STACKED_GRAPHS)
     yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", OF_STACKS)
 
 
@@ -193,19 +194,18 @@ def _memory(dry: bool) -> Iterable[Part]:
     words = ("benchmarks.rivals", "--what", "memory", *quick)
     # Inductor's cache on disk has the graphs of the times.
     yield Part("memory", "rivals", words, _seconds(besides=10), "rivals-memory", EXHAUSTIVE)
-    seconds = _seconds(besides=20)
+    seconds = _seconds(besides=50)
     yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", OF_STACKS)
 
 
 def _training(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
     rests = (DEVICE, Rest("exhaustive", TRAINED), *CODES)
-    # Nine ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
-    # what torch.compile takes in two of them, for blocks that are alike with one size of batch and with any.
-    each = {"llama,bert": 185, "vit,resnet50": 200}
-    for model, seconds in {"llama,resnet50": 40}.items() if dry else each.items():
+    # Nine ways of 40 seconds, as four of Llama's took on an H200: to build, to compile where asked, to take eleven
+    # steps and to look for the largest batch.
+    for model in ("llama,resnet50",) if dry else ("llama", "bert", "vit", "resnet50"):
         words = ("benchmarks.gpu.training", *quick, "--models", model)
-        yield Part("training", model.partition(",")[0], words, seconds, "gpu-training", rests)
+        yield Part("training", model.partition(",")[0], words, 40 if dry else 9 * 40, "gpu-training", rests)
 
 
 _OF_STEP: dict[str, Callable[[bool], Iterable[Part]]] = {

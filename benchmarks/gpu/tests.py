@@ -49,9 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = failures(log)
     print(*running.tail(log, 25 if status else 1), sep="\n")
     said = "".join(running.tail(log, 1))
-    nothing_ran = " passed" not in said and not options.dry  # all were skipped, perhaps
-    if not failed and (status or nothing_ran):
-        failed = [f"{options.group}: pytest ended with {status}, {said}"]
+    nothing_ran = not failed and " passed" not in said and not options.dry  # all were skipped, perhaps
+    if status not in (0, 1) or nothing_ran:  # what those that did not run would have said is not known
+        failed.append(f"{options.group}: pytest ended with {status}, {said}")
     options.out.write_text("".join(f"{name}\n" for name in failed), encoding="utf-8")
     return command.BAD if failed else command.GOOD
 

@@ -1,4 +1,4 @@
-"""Run the Triton kernels of `kernels.engine.templates.codes` on tensors of 16 or 32 bits, those to encode contiguous.
+"""Run the Triton kernels of codes on tensors of 16 or 32 bits, those to encode contiguous.
 
 Each function is its namesake in `kernels.engine.reference_codes`, on a GPU, or on the CPU under the interpreter.
 Vectors have any floating-point type.
@@ -28,9 +28,16 @@ def _template() -> ModuleType:
     return codes
 
 
+def _groups() -> ModuleType:
+    from kernels.engine.templates import groups
+
+    return groups
+
+
 def run_of(dtype: torch.dtype) -> int:
     """Elements of a run, see `kernels.engine.templates.runs`: 64 bytes."""
-    return 64 // dtype.itemsize
+    itemsize: int = dtype.itemsize
+    return 64 // itemsize
 
 
 def _runs(count: int, run: int) -> int:
@@ -86,7 +93,7 @@ def ends(
         width = min(1 << (group_size - 1).bit_length(), tile if features == 1 else 8)
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
-            _template().group_range_kernel[grid](
+            _groups().group_range_kernel[grid](
                 x, minimum, scale, group_size, features, tokens, groups, count,
                 CLIPPED=clipped, BITS=bits, GROUPS=tile // width, WIDTH=width,
                 num_warps=WARPS if small else 16, **EXACT
@@ -97,7 +104,7 @@ def ends(
 def encode_groups(
     x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Bit planes, minima and scales of x by groups: in one kernel if they are small, of neighbours and in a row."""
+    """Bit planes, minima and scales of x by groups: in one kernel if they are of neighbours and whole runs."""
     clipped = clips(clipped, noise, group_size, bits)
     count, is_power = x.numel(), group_size & (group_size - 1) == 0
     is_row = in_a_row(count, group_size, features, tokens)
@@ -108,7 +115,7 @@ def encode_groups(
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
     runs = max(_runs(count, run), group_size // run)
     with device_of(x):
-        _template().encode_groups_kernel[(-(-count // (run * runs)),)](
+        _groups().encode_groups_kernel[(-(-count // (run * runs)),)](
             x, x if noise is None else noise.contiguous(), minimum, scale, planes, count,
             NOISE=noise is not None, CLIPPED=clipped, WHOLE=count % run == 0,
             BITS=bits, GROUP=group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT

@@ -330,3 +330,17 @@ def test_every_function_has_kernels():
     assert {task[0] for task in slack.tasks()} == {path.stem.removesuffix("_triton") for path in files}
     assert FUNCTIONS["gelu"].branches == 2
     assert [*FUNCTIONS["threshold"].parameters] == ["threshold", "value"]
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_rows_are_counts_of_these_kernels():
+    """Of the Triton that counted them: another one compiles otherwise."""
+    stored = slack.load("sm_90")
+    kernels = [("gelu", "fewbit", 3), ("tanh", "fewbit", 4), ("silu", "invact", 0)]
+    for report in json.loads(script(COMPILE, json.dumps(kernels)))[0]:
+        function, name, bits = report["kernel"]
+        row = stored[function, f"{name} {report['direction']}", bits, "bfloat16"]
+        if report["triton"] != row["versions"]["triton"]:
+            pytest.skip(f"counted with Triton {row['versions']['triton']}, not {report['triton']}")
+        assert report["instructions"] == row["median"], "python -m benchmarks.slack counts them again"

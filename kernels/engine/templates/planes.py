@@ -36,19 +36,12 @@ def load_planes(planes_ptr, row, k, n, distance, BITS: tl.constexpr):
         else:
             word = word | (byte << (8 * (plane % 4)))
         if plane % 4 == 3 or plane == BITS - 1:
-            bits = unpacked(word[:, None], k, plane)
+            bits = (word[:, None] >> k) & 0x01010101
+            if plane % 4 != 0:
+                # Bit 8p goes to 24 + p; other products go elsewhere below 24, or beyond 32 bits, and are not computed.
+                bits = (bits.to(tl.int64) * 0x01020408).to(tl.int32) >> 24
             if plane < 4:
                 code = bits
             else:
                 code = code | (bits << 4)
     return code
-
-
-@triton.jit
-def unpacked(word, k, plane: tl.constexpr):
-    """The bits of codes in words of up to four planes, of which `plane` is the last."""
-    bits = (word >> k) & 0x01010101
-    if plane % 4 != 0:
-        # Bit 8p goes to 24 + p; the other products go elsewhere below 24, or beyond 32 bits, and are not computed.
-        bits = (bits.to(tl.int64) * 0x01020408).to(tl.int32) >> 24
-    return bits

@@ -1,8 +1,8 @@
 """Runs in Triton kernels: neighbours in memory that one thread has, so that what is computed for a group, or for an
 address, is computed for many elements at once.
 
-A run is RUN elements, a power of 2 from 8 to 32, which a thread loads and stores by four instructions of 16 bytes if
-RUN is that of `run_of`. Runs are [RUNS, RUN]. WHOLE: RUN divides n, the number of all elements.
+A run is RUN elements, 64 bytes: 32 of 16 bits or 16 of 32. A thread loads them by four instructions. Runs are
+[RUNS, RUN]. WHOLE: RUN divides n, the number of all elements.
 """
 
 import triton
@@ -31,7 +31,7 @@ def store_planes_of_runs(planes_ptr, code, run, n, WHOLE: tl.constexpr, BITS: tl
     bytes_of_run: tl.constexpr = RUN // 8
     code = tl.reshape(code, [run.shape[0], bytes_of_run, 8])
     place = tl.arange(0, bytes_of_run)[None, :]
-    kind: tl.constexpr = tl.uint32 if RUN == 32 else tl.uint16 if RUN == 16 else tl.uint8
+    kind: tl.constexpr = tl.uint32 if RUN == 32 else tl.uint16
     for plane in tl.static_range(BITS):
         if plane % 4 == 0:
             words = packed(code, tl.arange(0, 8)[None, None, :], plane, BITS)

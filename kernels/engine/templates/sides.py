@@ -7,7 +7,8 @@ the other encodes the elements on it.
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.codes import entries, upper
+from kernels.engine.templates.codes import entries
+from kernels.engine.templates.groups import upper
 from kernels.engine.templates.planes import store_planes
 
 

@@ -83,10 +83,13 @@ def test_what_is_said_of_outputs_comes_from_the_groups_of_tests(results):
     compared = "before a time was taken, each kernel was compared with its reference.\n- On other GPUs: nothing.\n"
     assert notes.accuracy() == f"- On nvidia-h200: the kernels' tests were not run; {compared}"
     rows.save([group(name, 0) for name in GROUPS], steps.TESTS)
-    passed = "all tests of the kernels pass, at all 16-bit inputs among them"
+    passed = "all tests of the kernels passed at r, at all 16-bit inputs among them"
     assert notes.accuracy() == f"- On nvidia-h200: {passed}; {compared}"
     rows.save([group("exhaustive", 0), group("kernels", 2)], steps.TESTS)
-    assert "by group: exhaustive all pass, standalone not run, kernels 2 fail, elementwise not run" in notes.accuracy()
+    assert (
+        "by group at r: exhaustive all pass, standalone not run, kernels 2 fail, elementwise not run"
+        in notes.accuracy()
+    )
 
 
 def slot(function: str, share: float, ratio: float, mode: str = "forward") -> list[Row]:

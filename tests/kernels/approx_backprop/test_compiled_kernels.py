@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from codegen import disassembly
 from kernels.engine import launch_codes as launch
-from kernels.engine.templates import codes as template
+from kernels.engine.templates import codes, groups
 from kernels.engine.templates import ROWS, WARPS
 tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 def read(*words):
@@ -38,7 +38,7 @@ def type_of(name, argument, constants, count):
         return "*fp32"
     return {"slope": "fp32", "n": count}.get(argument, "i32")
 def compiled(name, arch, count, constants, multiples, warps):
-    kernel = getattr(template, name + "_kernel")
+    kernel = getattr(groups if name in ("group_range", "encode_groups") else codes, name + "_kernel")
     places = {argument: (place,) for place, argument in enumerate(kernel.arg_names)}
     source = ASTSource(
         kernel,
@@ -149,11 +149,10 @@ def test_kernels_compile_for_gpus(tmp_path):
         assert kernel["spilled"] == 0, kernel
         # A division has its own fused operations, correctly rounded at the end.
         assert kernel["kernel"] in OF_RANGES or (kernel["fused"], kernel["shared"]) == (0, 0), kernel
-        # Tensors of 16 bits in wide accesses; the codes of a row in bytes, minimum and scale in 16 bits each.
-        # What a thread computes for its run, others need only in sums, which they exchange in registers.
-        assert kernel["kernel"] != "encode_groups" or kernel["shared"] == 0 or kernel["NOISE"] or not kernel["WHOLE"], (
-            kernel
-        )
-        if kernel["multiples"]:
+        if kernel.get("WHOLE"):  # a thread has whole runs, and threads of a group exchange ends in registers
+            assert kernel["shared"] == 0, kernel
+            assert set(kernel["widths"]) == {16, 32, 128}, kernel  # ends, a plane's codes of a run, and tensors
+        # Tensors of 16 bits in wide accesses; else the codes of a row in bytes, minimum and scale in 16 bits each.
+        elif kernel["multiples"]:
             assert set(kernel["widths"]) <= {8, 16 if kernel["kernel"] in OF_RANGES else 8, 32, 128}, kernel
             assert 128 in kernel["widths"], kernel

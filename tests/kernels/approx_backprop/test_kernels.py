@@ -251,21 +251,27 @@ def test_groups_of_features(device, seed, shape, run, bits, hostile):
 @pytest.mark.parametrize(
     ("count", "place"),
     [
-        (1, (8, 1, 1)),
-        (1000, (8, 1, 1000)),
+        (1, (32, 1, 1)),
+        (1000, (32, 1, 1000)),
         (1000, (128, 1, 1000)),
+        (96, (64, 1, 96)),  # the last group is shorter, by whole runs
+        (1120, (128, 1, 1120)),
         (2048, (1024, 1, 2048)),
+        (70_016, (64, 1, 70_016)),  # of several programs, in the interpreter too
         (96, (32, 1, 32)),
-        (120, (40, 1, 40)),  # by two kernels, as the following are
+        (1000, (8, 1, 1000)),  # by two kernels, as the following are
+        (120, (40, 1, 40)),
         (96, (16, 1, 24)),
         (96, (16, 4, 24)),
     ],
 )
 @pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("around", [None, 9, -9])
 @each_dtype
-def test_groups_in_one_kernel(device, dtype, random, count, place):
+def test_groups_in_one_kernel(device, dtype, around, random, count, place):
+    """Of numbers around 0, hostile ones among them, or far from it, so that one that is not there would be an end."""
     generator = torch.Generator().manual_seed(count)
-    x = numbers(count, generator, dtype, hostile=True)
+    x = numbers(count, generator, dtype, hostile=around is None) + (around or 0)
     noise = torch.rand(count, generator=generator) if random else None
     for options in ((1,), (4,), (7,), (2, True), (3, True)):  # the last two are clipped
         made = launch.encode_groups(*to(device, x, noise), *place, *options)

@@ -1,0 +1,174 @@
+"""The kernels that find the ranges of groups, as `kernels.engine.reference_codes` does; one encodes neighbours, too.
+
+Ends are integers in the order of the numbers until they are known: so NaNs count. They run without fused
+multiply-adds, so that each operation rounds as it does in the reference.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.engine import codes
+from kernels.engine.templates.runs import load_runs, store_planes_of_runs
+
+CLIPPED_SHARE, PARTS = tl.constexpr(codes.CLIPPED), tl.constexpr(float(codes.PARTS))
+LEAST_STEP, MOST_STEP = tl.constexpr(codes.LEAST_STEP), tl.constexpr(codes.MOST_STEP)
+
+
+@triton.jit
+def group_range_kernel(
+    x_ptr, minimum_ptr, scale_ptr, group_size, features, tokens, groups, n,
+    CLIPPED: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The minimum and scale of each group of `group_size` tokens; GROUPS a program, WIDTH tokens at a time."""
+    index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    line = index // features  # of all features
+    lines = (tokens - 1) // group_size + 1
+    past = line % lines * group_size  # tokens before the group's
+    origin = (line // lines * tokens + past) * features + index % features
+    low = tl.full([GROUPS, WIDTH], 0x7FFFFFFF, dtype=tl.int32)
+    high = tl.full([GROUPS, WIDTH], -0x80000000, dtype=tl.int32)
+    for start in range(0, group_size, WIDTH):
+        place = start + tl.arange(0, WIDTH)[None, :]
+        at = origin[:, None] + place * features
+        inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
+        key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
+        low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
+        high = tl.maximum(high, tl.where(inside, key, -0x80000000))
+    lowest, highest = ends_of(tl.min(low, axis=1), tl.max(high, axis=1))
+    minimum, scale = range_of(lowest, highest, BITS)
+    if CLIPPED:
+        unit = tl.div_rn(1.0, scale)
+        can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
+        least = tl.full([GROUPS], 0x7FFFFFFF, dtype=tl.int32)
+        for way in range(4):  # not unrolled: registers would spill
+            moved, step = moved_range(lowest, highest, way, BITS)
+            inverse = tl.where(step > 0, tl.div_rn(1.0, step), 0.0)
+            error = tl.zeros([GROUPS], dtype=tl.int32)
+            for first in range(0, group_size, WIDTH):
+                place = first + tl.arange(0, WIDTH)[None, :]
+                at = origin[:, None] + place * features
+                inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
+                x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+                squares = squared_errors(x, moved[:, None], step[:, None], inverse[:, None], unit[:, None], BITS)
+                error += tl.sum(tl.where(inside, squares, 0), axis=1)
+            is_better = can_change & (error < least)
+            minimum = tl.where(is_better, moved, minimum)
+            scale = tl.where(is_better, step, scale)
+            least = tl.where(is_better, error, least)
+    tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
+    tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
+
+
+@triton.jit
+def encode_groups_kernel(
+    x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, n,
+    NOISE: tl.constexpr, CLIPPED: tl.constexpr, WHOLE: tl.constexpr,
+    BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
+):  # fmt: skip
+    """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from RUN to RUN * RUNS.
+
+    NOISE: each element has its own; else codes are rounded to nearest. WHOLE: RUN divides n.
+    """
+    run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    is_there = run * RUN < n
+    inside = is_there[:, None] if WHOLE else run[:, None] * RUN + tl.arange(0, RUN)[None, :] < n
+    x = load_runs(x_ptr, run, n, WHOLE, RUN)
+    width: tl.constexpr = GROUP // RUN  # runs of a group
+    many: tl.constexpr = RUNS // width
+    low, high = ordered_ends(x, is_there, inside, WHOLE)
+    low = tl.min(tl.reshape(low, [many, width]), axis=1)
+    high = tl.max(tl.reshape(high, [many, width]), axis=1)
+    lowest, highest = ends_of(low, high)
+    minimum, scale = range_of(lowest, highest, BITS)
+    if CLIPPED:
+        unit = of_runs(tl.div_rn(1.0, scale), many, width)
+        can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
+        least = tl.full([many], 0x7FFFFFFF, dtype=tl.int32)
+        for way in range(4):  # not unrolled: registers would spill
+            start, step = moved_range(lowest, highest, way, BITS)
+            inverse = of_runs(tl.where(step > 0, tl.div_rn(1.0, step), 0.0), many, width)
+            squares = squared_errors(x, of_runs(start, many, width), of_runs(step, many, width), inverse, unit, BITS)
+            squares = tl.sum(tl.where(inside, squares, 0), axis=1)
+            error = tl.sum(tl.reshape(squares, [many, width]), axis=1)
+            is_better = can_change & (error < least)
+            minimum = tl.where(is_better, start, minimum)
+            scale = tl.where(is_better, step, scale)
+            least = tl.where(is_better, error, least)
+    inverse = tl.where(scale > 0, tl.div_rn(1.0, scale), 0.0)
+    start, step = of_runs(minimum, many, width), of_runs(scale, many, width)
+    # By the first run of each group: a vector of groups would be exchanged between threads.
+    is_first = is_there & (run % width == 0)
+    tl.store(minimum_ptr + run // width, tl.reshape(start, [RUNS]).to(tl.bfloat16), mask=is_first)
+    tl.store(scale_ptr + run // width, tl.reshape(step, [RUNS]).to(tl.bfloat16), mask=is_first)
+    place = (x - start) * of_runs(inverse, many, width)
+    place += load_runs(noise_ptr, run, n, WHOLE, RUN) if NOISE else 0.5
+    code = tl.minimum(tl.maximum(place, 0.0), (1 << BITS) - 1.0).to(tl.int32)  # of NaN and 0, maximum is 0
+    store_planes_of_runs(planes_ptr, code if WHOLE else tl.where(inside, code, 0), run, n, WHOLE, BITS, RUN)
+
+
+@triton.jit
+def ordered_ends(x, is_there, inside, WHOLE: tl.constexpr):
+    """The least and the largest of each run as `ordered` integers; `inside`: of each element, if not WHOLE."""
+    if WHOLE:  # numbers are compared in one instruction, `ordered` takes two more
+        nan = tl.max((x != x).to(tl.int32), axis=1) != 0
+        low = ordered(tl.min(x, axis=1).to(tl.int32, bitcast=True))
+        high = ordered(tl.max(x, axis=1).to(tl.int32, bitcast=True))
+        low = tl.where(is_there, tl.where(nan, -0x80000000, low), 0x7FFFFFFF)
+        high = tl.where(is_there, high, -0x80000000)
+    else:
+        key = ordered(x.to(tl.int32, bitcast=True))
+        low = tl.min(tl.where(inside, key, 0x7FFFFFFF), axis=1)
+        high = tl.max(tl.where(inside, key, -0x80000000), axis=1)
+    return low, high
+
+
+@triton.jit
+def ends_of(lowest, highest):
+    """The ends of groups from `ordered` integers, among which NaNs lie beyond the infinities."""
+    nan = (lowest < ~0x7F800000) | (highest > 0x7F800000)
+    lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
+    highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
+    return lowest, highest
+
+
+@triton.jit
+def range_of(lowest, highest, BITS: tl.constexpr):
+    """Minima and scales of groups from their ends."""
+    minimum = 0.0 - upper(-lowest)
+    return minimum, upper(tl.div_rn(highest - minimum + 0.0, (1 << BITS) - 1.0))
+
+
+@triton.jit
+def moved_range(lowest, highest, way, BITS: tl.constexpr):
+    """Minima and scales of groups with ends moved inwards: by bit 0 of `way` the lower one, by bit 1 the upper."""
+    cut = (highest - lowest) * (CLIPPED_SHARE / (1 << BITS))
+    low = tl.where(((way & 1) != 0) & (lowest != 0), lowest + cut, lowest)
+    high = tl.where(((way & 2) != 0) & (highest != 0), highest - cut, highest)
+    return range_of(low, high, BITS)
+
+
+@triton.jit
+def squared_errors(x, start, step, inverse, unit, BITS: tl.constexpr):
+    """int32: squared errors of decoded values, in PARTS of 1 / unit^2."""
+    code = tl.minimum(tl.maximum(tl.floor((x - start) * inverse + 0.5), 0.0), (1 << BITS) - 1.0)
+    missed = (x - (code * step + start)) * unit
+    return (missed * missed * PARTS).to(tl.int32)
+
+
+@triton.jit
+def ordered(bits):
+    """A float32's bits as an integer with the order of the numbers; its own inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def upper(value):
+    """The value rounded up to bfloat16, in float32; a NaN of bfloat16 stays."""
+    bits = value.to(tl.int32, bitcast=True)
+    return (tl.where(value > 0, bits + 0xFFFF, bits) & ~0xFFFF).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def of_runs(vector, many: tl.constexpr, width: tl.constexpr):
+    """The entry of each run, [many * width, 1], of a vector with an entry for each `width` runs."""
+    return tl.reshape(tl.broadcast_to(vector[:, None], [many, width]), [many * width])[:, None]
