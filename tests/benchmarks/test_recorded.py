@@ -20,7 +20,7 @@ def error(made: study.Fit) -> np.ndarray:
     return made.steps.levels[codes] - get(study.FUNCTION).df(x)
 
 
-@pytest.mark.parametrize("bits", [1, 3])
+@pytest.mark.parametrize("bits", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_levels_without_slope(bits: int) -> None:
     samples = tuple(np.random.default_rng(0).normal(0.3, 0.7, 2000))
     best = study.fitted(bits, samples)

@@ -241,9 +241,9 @@ def test_inductor_saves_no_bits_of_numbers(options: dict, bits: int) -> None:
     assert saved_bytes(torch.compile(net), torch.randn(40, 16).bfloat16()).total == 40 * 64 * 2 + bits * 40 * 64 // 8
 
 
-# One way up to 4 bits, another above, at both of its ends; the shape is padded for all alike.
+# One way up to 4 bits, another above; the shape is padded for all alike.
 DECODED = [(bits, shape) for shape in [(40, 24), (7, 5)] for bits in (1, 3, 4, 5, 8)]
-SHOWN = [(4, (40, 24)), (5, (40, 24)), (8, (40, 24)), (3, (7, 5))]
+SHOWN = [(4, (40, 24)), (8, (40, 24)), (3, (7, 5))]
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ def test_whole_tensors_are_the_exact_gradient() -> None:
     assert off(gradient(model, run(model, CodedPartitioner(method), (x,), {})), exact) > 10 * ROUNDING
 
 
+@pytest.mark.slow
 def test_of_a_stand_in_and_a_loss() -> None:
     """A model on the meta device, with the errors of its stand-in."""
     model, x = stack(layers=1)
@@ -98,6 +99,7 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
         task._miss({"a: mm", "b: mm"}, 10)
 
 
+@pytest.mark.slow
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plans = front(model, x, plan=planned(), compiled=True, count=3)

@@ -218,7 +218,7 @@ def test_tied_weights_and_shared_modules() -> None:
     assert saved.by_module() == {"1": 2 * X.nbytes, "2": X.nbytes}
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_models(backend: str) -> None:
     """By graph and allocator; ours keeps the same as in eager."""
     torch._dynamo.reset()

@@ -32,7 +32,7 @@ def allocated(model: nn.Module, x: Tensor) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [None, 4, 2])
+@pytest.mark.parametrize("bits", [None, 4, pytest.param(2, marks=pytest.mark.repeats)])
 def test_the_peak_is_the_allocators(bits: int | None) -> None:
     """400 MB of activations. Between the two: the loss's product and its gradient, here ones, and codes' pieces."""
     model, x = stack(), torch.randn(ROWS, WIDTH)

@@ -160,6 +160,7 @@ def test_times_of_a_step_and_of_codes() -> None:
     assert all(map(torch.equal, gradient(model, inputs), before))
 
 
+@pytest.mark.slow
 def test_blocks_that_run_again_take_time_without_codes() -> None:
     model, inputs = text(2)
     plan = replace(make_plan(model, inputs, 0.05, max_gradient_error=0.9), sites=())

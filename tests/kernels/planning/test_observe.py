@@ -26,6 +26,7 @@ def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
     assert step.peak_with(everywhere) == peak_bytes(model, *inputs)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)  # of a second each
 @given(data=st.data())
 def test_bytes_of_any_codes(data: st.DataObject) -> None:
