@@ -22,9 +22,9 @@ def _template() -> ModuleType:
     return import_module("kernels.engine.templates.elementwise")
 
 
-def rows_a_program(count: int) -> int:
-    """Rows of eight elements. The interpreter runs programs one by one: it gets a few large ones."""
-    return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
+def rows_a_program(count: int, elements: int = 8, usual: int = ROWS) -> int:
+    """Rows of some elements. The interpreter runs programs one by one: it gets a few large ones."""
+    return min(1 << max((count - 1) // elements, 0).bit_length(), (1 << 16) // elements) if interpreting() else usual
 
 
 def _constants(spec: KernelSpec, dtype: torch.dtype, count: int) -> dict[str, Any]:

@@ -40,11 +40,6 @@ def run_of(dtype: torch.dtype) -> int:
     return 64 // itemsize
 
 
-def _runs(count: int, run: int) -> int:
-    """Runs a program; the interpreter gets few large programs."""
-    return min(1 << max((count - 1) // run, 0).bit_length(), 1 << 11) if interpreting() else RUNS
-
-
 def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     """The grid of a kernel of rows, and the constants that all such kernels take."""
     rows = rows_a_program(count)
@@ -113,7 +108,7 @@ def encode_groups(
         return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits, clipped)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
-    runs = max(_runs(count, run), group_size // run)
+    runs = max(rows_a_program(count, run, RUNS), group_size // run)
     with device_of(x):
         _groups().encode_groups_kernel[(-(-count // (run * runs)),)](
             x, x if noise is None else noise.contiguous(), minimum, scale, planes, count,
