@@ -41,11 +41,6 @@ def in_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples)
     return [exact(function, _steps(x, bits, group))]
 
 
-def in_clipped_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples) -> list[Pair]:
-    """As `in_groups`, but of the part of the range that makes the error less, as compress saves it."""
-    return [exact(function, _steps(x, bits, group, clipped=True))]
-
-
 def in_scaled_groups(function: str, x: Tensor, bits: int, group: int, samples: Samples) -> list[Pair]:
     """x in the best levels for N(0, 1), times the group's root mean square."""
     groups = x.reshape(-1, group)
@@ -90,7 +85,6 @@ WAYS: dict[str, Way] = {
     "joint table for N(0, 1)": normal_table,
     "joint table of the layer's own numbers": own_table,
     IN_GROUPS: in_groups,
-    "x by minimum and step, clipped": in_clipped_groups,
     "x by the root mean square": in_scaled_groups,
     "x companded, by minimum and step": companded,
 }
@@ -112,9 +106,9 @@ def normal_levels(bits: int) -> tuple[float, ...]:
     return tuple(levels)
 
 
-def _steps(x: Tensor, bits: int, group: int, clipped: bool = False) -> Tensor:
+def _steps(x: Tensor, bits: int, group: int) -> Tensor:
     place = group, 1, x.numel()
-    planes, minimum, step = torch.ops.actfit.encode_groups(x.reshape(-1), None, *place, bits, clipped)
+    planes, minimum, step = torch.ops.actfit.encode_groups(x.reshape(-1), None, *place, bits)
     unsigned = None, None, 1, None, 0.0, False
     flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, x.numel(), torch.float32)
     return flat.view(x.shape)

@@ -9,14 +9,14 @@ Neighbours in memory go into neighbouring groups and words, so a minimum, a maxi
 whole vectors. With groups of neighbours, packed in bytes, a CPU encodes half as fast and decodes a third as fast.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.compression import private
-from kernels.engine.codes import LARGEST_HALF, clipped_ends, clips
+from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.reference_codes import next_bfloat16
 
 WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; words of 16 bits would be slow
@@ -41,7 +41,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     return fields
 
 
-def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, clipped: bool = True) -> Codes:
+def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False) -> Codes:
     """Codes of floating-point [*lead, units, group, lanes]; `group` is divisible by 32.
 
     Parameters
@@ -55,61 +55,18 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
     written
         Whether compiled code writes each group's minimum and inverse step to memory first; otherwise Inductor's C++
         computes them again for each word.
-    clipped
-        Whether codes of at most 3 bits, rounded to the nearest, may leave out the ends of a group's range; False for
-        comparison.
     """
     values = x.float()
     low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
-    minimum, step = _range_of(low, high, bits)
-    keep = private.in_memory if written else _unchanged
-    if clips(clipped, noise, x.shape[-2], bits):
-        minimum, step = _clipped(values, low, high, minimum, step, bits, keep)
-    start, inverse = keep(minimum), keep(1 / step)
-    numbers = _rounded(values, start, inverse, 0.5 if noise is None else noise, bits)
+    minimum = -next_bfloat16(-low)
+    step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
+    start, inverse = minimum, 1 / step
+    if written:
+        start, inverse = private.in_memory(start), private.in_memory(inverse)
+    positions = (values - start) * inverse + (0.5 if noise is None else noise)
+    numbers = positions.clamp(0, (1 << bits) - 1).to(torch.int32)  # truncation, which is floor above 0
     fields = tuple(_pack(_cut(numbers, lowest, width), width) for width, lowest in fields_of(bits))
     return Codes(minimum.bfloat16(), step.bfloat16(), fields)
-
-
-def _range_of(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    minimum = -next_bfloat16(-low)
-    return minimum, next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
-
-
-def _rounded(values: Tensor, minimum: Tensor, inverse: Tensor, noise: Tensor | float, bits: int) -> Tensor:
-    positions = (values - minimum) * inverse + noise
-    return positions.clamp(0, (1 << bits) - 1).to(torch.int32)  # truncation, which is floor above 0
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-def _clipped(
-    values: Tensor,
-    low: Tensor,
-    high: Tensor,
-    minimum: Tensor,
-    step: Tensor,
-    bits: int,
-    keep: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Minima and steps of the whole ranges, or of those with both ends moved inwards, by the least error.
-
-    To move one end alone, too, as eager codes do, gains little for what goes into most layers, which has two tails
-    (normal numbers in 2 bits: .752 of the error in place of .755), and takes twice as long to compile.
-    """
-    *_, both = clipped_ends(low, high, bits)
-    inner_minimum, inner_step = _range_of(*both, bits)
-    unit = keep(1 / step)  # errors are in units of it, so that their squares stay in range
-
-    def error(minimum: Tensor, step: Tensor) -> Tensor:
-        start, scale, inverse = keep(minimum), keep(step), keep(1 / step)
-        decoded = _rounded(values, start, inverse, 0.5, bits).float() * scale + start
-        return ((values - decoded) * unit).square().sum(-2, keepdim=True)
-
-    is_better = error(inner_minimum, inner_step) < error(minimum, step)  # not if it is NaN
-    return torch.where(is_better, inner_minimum, minimum), torch.where(is_better, inner_step, step)
 
 
 def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:

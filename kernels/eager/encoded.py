@@ -114,7 +114,7 @@ class Groups(Encoded):
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
         place = group, 1, max(self.count, 1)
-        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, *place, method.bits, clipped=True))
+        self._tensors = list(torch.ops.actfit.encode_groups(flat, noise, *place, method.bits))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return self._values(self.count, *tensors)

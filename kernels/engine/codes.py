@@ -12,15 +12,6 @@ from kernels.engine.elements import computed
 P = ParamSpec("P")
 Arguments = TypeVar("Arguments")
 
-# Clipping: each end of a group's range may move inwards, by this over 2**bits of the range, if that lessens the sum of
-# squared errors. An end that is 0 stays, so that zeros stay zeros: their errors would add up.
-CLIPPED = 0.75
-WIDEST_CLIPPED = 3  # bits; with 4 the error would fall by 7 %, and coding take twice as long, as it does with 2
-# Squared errors in units of the step of the whole range are below 1/2. They are summed as whole numbers of these parts,
-# so that sums do not depend on the order, and 32 bits hold those of so many.
-PARTS, MOST_CLIPPED = 1 << 16, 1 << 16
-# Steps outside of this range stay: the inverse of a step, and of the shorter ones, has to be finite.
-LEAST_STEP, MOST_STEP = 2.0**-64, 2.0**64
 LARGEST_HALF = torch.finfo(torch.float16).max  # to which what decodes to more is clamped, as the last code may
 
 
@@ -99,21 +90,6 @@ def in_a_row(count: int, group_size: int, features: int, tokens: int) -> bool:
     return features == 1 and (tokens >= count or tokens % group_size == 0)
 
 
-def clips(clipped: bool, noise: Tensor | None, group_size: int, bits: int) -> bool:
-    """Whether ranges are clipped, if `clipped` asks for it.
-
-    Not if rounding is stochastic, as what is clipped would have a wrong mean.
-    """
-    return clipped and noise is None and bits <= WIDEST_CLIPPED and group_size <= MOST_CLIPPED
-
-
-def clipped_ends(low: Tensor, high: Tensor, bits: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Ranges to try in place of those from `low` to `high`: with the lower end moved, the upper, and both."""
-    cut = (high - low) * (CLIPPED / (1 << bits))
-    inner_low, inner_high = torch.where(low == 0, low, low + cut), torch.where(high == 0, high, high - cut)
-    return (inner_low, high), (low, inner_high), (inner_low, inner_high)
-
-
 def in_two_steps(
     ends: Callable[..., tuple[Tensor, Tensor]],
     encode: Callable[..., Tensor],
@@ -123,11 +99,10 @@ def in_two_steps(
     features: int,
     tokens: int,
     bits: int,
-    clipped: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bit planes, minima and scales of x, as by the op `encode_groups`: the ends of all groups, then their codes."""
     place = group_size, features, tokens
-    minimum, scale = ends(x, *place, bits, clipped)
+    minimum, scale = ends(x, *place, bits)
     wide = computed(x.dtype)
     noise = torch.full((1,), 0.5, dtype=wide, device=x.device) if noise is None else noise.to(wide)
     exact = scale.to(wide)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.codes import Decode, Encode, called_with_fields_of, clips, in_a_row, in_two_steps
+from kernels.engine.codes import Decode, Encode, called_with_fields_of, in_a_row, in_two_steps
 from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
@@ -74,9 +74,7 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
     return vector.expand(len(other)).contiguous()
 
 
-def ends(
-    x: Tensor, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
-) -> tuple[Tensor, Tensor]:
+def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     """The minimum of each group of x, and the scale of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
     groups = count // tokens * -(-tokens // group_size)
@@ -90,29 +88,28 @@ def ends(
         with device_of(x):
             _groups().group_range_kernel[grid](
                 x, minimum, scale, group_size, features, tokens, groups, count,
-                CLIPPED=clipped, BITS=bits, GROUPS=tile // width, WIDTH=width,
+                BITS=bits, GROUPS=tile // width, WIDTH=width,
                 num_warps=WARPS if small else 16, **EXACT
             )  # fmt: skip
     return minimum, scale
 
 
 def encode_groups(
-    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bit planes, minima and scales of x by groups: in one kernel if they are of neighbours and whole runs."""
-    clipped = clips(clipped, noise, group_size, bits)
     count, is_power = x.numel(), group_size & (group_size - 1) == 0
     is_row = in_a_row(count, group_size, features, tokens)
     run = run_of(x.dtype)
     if not (count and is_row and is_power and run <= group_size <= run * RUNS):
-        return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits, clipped)
+        return in_two_steps(ends, encode, x, noise, group_size, features, tokens, bits)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
     runs = max(rows_a_program(count, run, RUNS), group_size // run)
     with device_of(x):
         _groups().encode_groups_kernel[(-(-count // (run * runs)),)](
             x, x if noise is None else noise.contiguous(), minimum, scale, planes, count,
-            NOISE=noise is not None, CLIPPED=clipped, WHOLE=count % run == 0,
+            NOISE=noise is not None, WHOLE=count % run == 0,
             BITS=bits, GROUP=group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT
         )  # fmt: skip
     return planes, minimum, scale

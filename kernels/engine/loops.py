@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coefficients.compiled import compiled
-from kernels.engine import codes
 
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
@@ -24,7 +23,6 @@ EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a 
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
 BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 NAN, LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
-PARTS, LEAST_STEP, MOST_STEP = map(np.float32, (codes.PARTS, codes.LEAST_STEP, codes.MOST_STEP))
 UNIT, HALF = np.float32(1), np.float32(0.5)
 
 
@@ -34,16 +32,12 @@ def _encode_loop(
     noise: Floats,
     group_size: int,
     block: int,
-    share: np.float32,
     planes: Bytes,
     first: int,
     minimum: Floats,
     scale: Floats,
 ) -> None:
-    """first: the byte of a plane where these codes begin. noise: for each number, or one for all.
-
-    share: of its range by which an end of a group may move inwards; 0: none moves.
-    """
+    """first: the byte of a plane where these codes begin. noise: for each number, or one for all."""
     codes, filled = np.zeros(block, np.uint8), 0
     most = np.float32((1 << len(planes)) - 1)
     number = np.empty(1, np.float32)
@@ -62,8 +56,6 @@ def _encode_loop(
         highest = number[0]
         start = np.float32(0) - _up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
         step = _up((highest - start + np.float32(0)) / most, number, number_bits)
-        if share > 0 and LEAST_STEP <= step <= MOST_STEP:
-            start, step = _clip(own, lowest, highest, start, step, share, most)
         minimum[group], scale[group] = start, step
         inverse = UNIT / step if step > 0 else np.float32(0)
         made = codes[filled : filled + len(own)]
@@ -94,43 +86,6 @@ def _rounded_up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> A
         number_bits[0] += LOWER_HALF
     number_bits[0] &= ~LOWER_HALF
     return number[0]
-
-
-def _clip_group(
-    x: Floats,
-    lowest: np.float32,
-    highest: np.float32,
-    start: np.float32,
-    step: np.float32,
-    share: np.float32,
-    most: np.float32,
-) -> tuple[np.float32, np.float32]:
-    """Start and step of the whole range, or of that with one end or both moved inwards, by the least error."""
-    number = np.empty(1, np.float32)
-    number_bits = number.view(np.int32)
-    cut, unit, whole = (highest - lowest) * share, UNIT / step, (start, step)
-    inner = start if lowest == 0 else np.float32(0) - _up(-(lowest + cut), number, number_bits)
-    upper = highest if highest == 0 else highest - cut
-    least = _missed(x, start, step, unit, most)
-    for way in (1, 2, 3):  # bit 0: the lower end moves; bit 1: the upper
-        begin = inner if way & 1 else whole[0]
-        width = _up(((upper if way & 2 else highest) - begin + np.float32(0)) / most, number, number_bits)
-        error = _missed(x, begin, width, unit, most)
-        if error < least:
-            start, step, least = begin, width, error
-    return start, step
-
-
-def _squared_errors(x: Floats, start: np.float32, step: np.float32, unit: np.float32, most: np.float32) -> np.int32:
-    """The sum of the squared errors of decoded values, in parts of 1 / unit²."""
-    inverse, total = UNIT / step if step > 0 else np.float32(0), np.int32(0)
-    for i in range(len(x)):
-        place = np.floor((x[i] - start) * inverse + HALF)
-        place = place if place > 0 else np.float32(0)
-        place = place if place < most else most
-        missed = (x[i] - (place * step + start)) * unit
-        total = np.int32(total + np.int32(missed * missed * PARTS))
-    return total
 
 
 def _decode_loop(
@@ -246,7 +201,6 @@ def _grid_of_group(
 
 _put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True)
 _up = compiled(_rounded_up, nogil=True)
-_missed, _clip = compiled(_squared_errors, nogil=True), compiled(_clip_group, nogil=True)
 _ends, _grid = compiled(_ends_of_sides, nogil=True), compiled(_grid_of_group, nogil=True)
 encode, decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
 encode_sides = compiled(_encode_sides_loop, nogil=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.engine import codes, loops
+from kernels.engine import loops
 from kernels.engine.loops import Floats
 from kernels.engine.planes import plane_bytes
 
@@ -21,12 +21,9 @@ BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 
-def encode_groups(
-    flat: Tensor, noise: Tensor | None, group_size: int, bits: int, clipped: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Planes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
-    count, share = len(flat), np.float32(codes.CLIPPED / (1 << bits) if clipped else 0)
-    block = _block_of(group_size)
+    count, block = len(flat), _block_of(group_size)
     planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
     packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
@@ -35,7 +32,7 @@ def encode_groups(
     def run(x: Floats, place: slice, groups: slice) -> None:
         own = added if noise is None else added[place]
         ends = starts[groups], steps[groups]
-        loops.encode(x, x.view(np.int32), own, group_size, block, share, packed, place.start // 8, *ends)
+        loops.encode(x, x.view(np.int32), own, group_size, block, packed, place.start // 8, *ends)
 
     _by_parts(flat, group_size, block, run)
     return planes, minimum.bfloat16(), scale.bfloat16()

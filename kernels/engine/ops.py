@@ -123,7 +123,7 @@ def _encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tenso
 
 
 def _encode_groups_fake(
-    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     groups = x.numel() // tokens * ((tokens + group_size - 1) // group_size)
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
@@ -178,8 +178,8 @@ _OPS: dict[str, Op] = {
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "encode_groups": (
-        "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits,"
-        " bool clipped=False) -> (Tensor, Tensor, Tensor)",
+        "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits)"
+        " -> (Tensor, Tensor, Tensor)",
         _encode_groups,
         _encode_groups_fake,
     ),

@@ -10,7 +10,6 @@ entry (i // group_size) % length, as channels have it. Vectors have any floating
 each group or channel; the ops compute in float32, or in float64 for float64.
 """
 
-from functools import partial
 from types import ModuleType
 
 import torch
@@ -18,14 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.engine.codes import (
-    LEAST_STEP,
-    MOST_STEP,
-    PARTS,
     Decode,
     Encode,
     called_with_fields_of,
-    clipped_ends,
-    clips,
     in_a_row,
     in_two_steps,
 )
@@ -37,13 +31,10 @@ from kernels.engine.planes import eights_of, plane_bytes
 LARGEST = 1 << 16  # elements of a group for loops, which hold the codes of up to eight at once
 
 
-def ends(
-    x: Tensor, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
-) -> tuple[Tensor, Tensor]:
+def ends(x: Tensor, group_size: int, features: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     """The minimum of each group, rounded down to bfloat16, and its scale, rounded up: bfloat16 each.
 
-    So 2^bits codes, from the minimum on and a scale apart, cover the whole group; clipped: or the part of it that makes
-    the error less.
+    So 2^bits codes, from the minimum on and a scale apart, cover the whole group.
     """
     flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // group_size)
     low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
@@ -53,43 +44,9 @@ def ends(
             # Not aminmax, which takes several times as long.
             torch.minimum(lowest, part.amin(-2, keepdim=True), out=lowest)
             torch.maximum(highest, part.amax(-2, keepdim=True), out=highest)
-    minimum, scale = _range_of(low, high, bits)
-    if clipped:
-        minimum, scale = _clipped(flat, (group_size, features, tokens), low, high, minimum, scale, bits)
-    return minimum.bfloat16(), scale.bfloat16()
-
-
-def _range_of(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs; so are scales
-    return minimum, next_bfloat16((high - minimum + 0.0) / ((1 << bits) - 1))
-
-
-def _clipped(
-    flat: Tensor, place: tuple[int, int, int], low: Tensor, high: Tensor, minimum: Tensor, scale: Tensor, bits: int
-) -> tuple[Tensor, Tensor]:
-    """Minima and scales of the whole ranges, or of those with one end or both moved inwards, by the least error."""
-    unit, can_change = 1 / scale, (scale >= LEAST_STEP) & (scale <= MOST_STEP)
-    least = _squared_errors(flat, place, minimum, scale, unit, bits)
-    for ends in clipped_ends(low, high, bits):
-        candidate = _range_of(*ends, bits)
-        error = _squared_errors(flat, place, *candidate, unit, bits)
-        is_better = can_change & (error < least)
-        minimum, scale, least = map(partial(torch.where, is_better), (*candidate, error), (minimum, scale, least))
-    return minimum, scale
-
-
-def _squared_errors(
-    flat: Tensor, place: tuple[int, int, int], minimum: Tensor, scale: Tensor, unit: Tensor, bits: int
-) -> Tensor:
-    """int32: the sums over groups of squared errors of decoded values, in PARTS of 1 / unit²."""
-    sums = torch.zeros_like(minimum, dtype=torch.int32)
-    entries = GroupEntries(*place, minimum, scale, torch.where(scale > 0, 1 / scale, 0), unit, sums)
-    for piece in pieces(len(flat), entries.units):
-        for part, start, step, inverse, of_unit, total in entries.parts(flat[piece].float(), piece.start):
-            codes = ((part - start) * inverse).add_(0.5).floor_().nan_to_num_(0.0).clamp_(0, (1 << bits) - 1)
-            missed = (part - codes.mul_(step).add_(start)).mul_(of_unit)
-            total += missed.square_().mul_(PARTS).to(torch.int32).sum(-2, keepdim=True, dtype=torch.int32)
-    return sums
+    scale = next_bfloat16((high - minimum + 0.0) / ((1 << bits) - 1))
+    return minimum.bfloat16(), scale.bfloat16()
 
 
 def next_bfloat16(values: Tensor) -> Tensor:
@@ -122,19 +79,15 @@ def encode(args: Encode) -> Tensor:
 
 
 def encode_groups(
-    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int, clipped: bool = False
+    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Bit planes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest.
-
-    clipped: see `kernels.engine.codes.clips`.
-    """
+    """Bit planes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
     flat, place = x.reshape(-1), (group_size, features, tokens)
-    clipped = clips(clipped, noise, group_size, bits)
     neighbours = _loops_for(flat, *place, len(flat))
     if neighbours is None or computed(flat.dtype) != torch.float32:
-        return in_two_steps(ends, encode, flat, noise, *place, bits, clipped)
+        return in_two_steps(ends, encode, flat, noise, *place, bits)
     own = None if noise is None else noise.float().reshape(-1).contiguous()
-    made: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), own, group_size, bits, clipped)
+    made: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), own, group_size, bits)
     return made
 
 

@@ -63,7 +63,6 @@ launch.fused_backward([grad], derivatives)
 for group_size in (64, 86):
     launch_codes.encode_groups(x, None, group_size, 1, x.numel(), 4)
     launch_codes.encode_groups(x, torch.rand_like(x), group_size, 1, x.numel(), 4)
-launch_codes.encode_groups(x, None, 64, 1, x.numel(), 2, True)
 launch_codes.encode_groups(x.flatten()[:8100], None, 64, 1, 8100, 8)
 for group_size in (64, 112):
     launch_sides.encode_sides(x, x > 0, group_size, 4)

@@ -7,17 +7,13 @@ multiply-adds, so that each operation rounds as it does in the reference.
 import triton
 import triton.language as tl
 
-from kernels.engine import codes
 from kernels.engine.templates.runs import load_runs, store_planes_of_runs
-
-CLIPPED_SHARE, PARTS = tl.constexpr(codes.CLIPPED), tl.constexpr(float(codes.PARTS))
-LEAST_STEP, MOST_STEP = tl.constexpr(codes.LEAST_STEP), tl.constexpr(codes.MOST_STEP)
 
 
 @triton.jit
 def group_range_kernel(
     x_ptr, minimum_ptr, scale_ptr, group_size, features, tokens, groups, n,
-    CLIPPED: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+    BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The minimum and scale of each group of `group_size` tokens; GROUPS a program, WIDTH tokens at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
@@ -36,25 +32,6 @@ def group_range_kernel(
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))
     lowest, highest = ends_of(tl.min(low, axis=1), tl.max(high, axis=1))
     minimum, scale = range_of(lowest, highest, BITS)
-    if CLIPPED:
-        unit = tl.div_rn(1.0, scale)
-        can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
-        least = tl.full([GROUPS], 0x7FFFFFFF, dtype=tl.int32)
-        for way in range(4):  # not unrolled: registers would spill
-            moved, step = moved_range(lowest, highest, way, BITS)
-            inverse = tl.where(step > 0, tl.div_rn(1.0, step), 0.0)
-            error = tl.zeros([GROUPS], dtype=tl.int32)
-            for first in range(0, group_size, WIDTH):
-                place = first + tl.arange(0, WIDTH)[None, :]
-                at = origin[:, None] + place * features
-                inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
-                x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-                squares = squared_errors(x, moved[:, None], step[:, None], inverse[:, None], unit[:, None], BITS)
-                error += tl.sum(tl.where(inside, squares, 0), axis=1)
-            is_better = can_change & (error < least)
-            minimum = tl.where(is_better, moved, minimum)
-            scale = tl.where(is_better, step, scale)
-            least = tl.where(is_better, error, least)
     tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
     tl.store(scale_ptr + index, scale.to(tl.bfloat16), mask=index < groups)
 
@@ -62,7 +39,7 @@ def group_range_kernel(
 @triton.jit
 def encode_groups_kernel(
     x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, n,
-    NOISE: tl.constexpr, CLIPPED: tl.constexpr, WHOLE: tl.constexpr,
+    NOISE: tl.constexpr, WHOLE: tl.constexpr,
     BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
 ):  # fmt: skip
     """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from RUN to RUN * RUNS.
@@ -80,20 +57,6 @@ def encode_groups_kernel(
     high = tl.max(tl.reshape(high, [many, width]), axis=1)
     lowest, highest = ends_of(low, high)
     minimum, scale = range_of(lowest, highest, BITS)
-    if CLIPPED:
-        unit = of_runs(tl.div_rn(1.0, scale), many, width)
-        can_change = (scale >= LEAST_STEP) & (scale <= MOST_STEP)
-        least = tl.full([many], 0x7FFFFFFF, dtype=tl.int32)
-        for way in range(4):  # not unrolled: registers would spill
-            start, step = moved_range(lowest, highest, way, BITS)
-            inverse = of_runs(tl.where(step > 0, tl.div_rn(1.0, step), 0.0), many, width)
-            squares = squared_errors(x, of_runs(start, many, width), of_runs(step, many, width), inverse, unit, BITS)
-            squares = tl.sum(tl.where(inside, squares, 0), axis=1)
-            error = tl.sum(tl.reshape(squares, [many, width]), axis=1)
-            is_better = can_change & (error < least)
-            minimum = tl.where(is_better, start, minimum)
-            scale = tl.where(is_better, step, scale)
-            least = tl.where(is_better, error, least)
     inverse = tl.where(scale > 0, tl.div_rn(1.0, scale), 0.0)
     start, step = of_runs(minimum, many, width), of_runs(scale, many, width)
     # By the first run of each group: a vector of groups would be exchanged between threads.
@@ -136,23 +99,6 @@ def range_of(lowest, highest, BITS: tl.constexpr):
     """Minima and scales of groups from their ends."""
     minimum = 0.0 - upper(-lowest)
     return minimum, upper(tl.div_rn(highest - minimum + 0.0, (1 << BITS) - 1.0))
-
-
-@triton.jit
-def moved_range(lowest, highest, way, BITS: tl.constexpr):
-    """Minima and scales of groups with ends moved inwards: by bit 0 of `way` the lower one, by bit 1 the upper."""
-    cut = (highest - lowest) * (CLIPPED_SHARE / (1 << BITS))
-    low = tl.where(((way & 1) != 0) & (lowest != 0), lowest + cut, lowest)
-    high = tl.where(((way & 2) != 0) & (highest != 0), highest - cut, highest)
-    return range_of(low, high, BITS)
-
-
-@triton.jit
-def squared_errors(x, start, step, inverse, unit, BITS: tl.constexpr):
-    """int32: squared errors of decoded values, in PARTS of 1 / unit^2."""
-    code = tl.minimum(tl.maximum(tl.floor((x - start) * inverse + 0.5), 0.0), (1 << BITS) - 1.0)
-    missed = (x - (code * step + start)) * unit
-    return (missed * missed * PARTS).to(tl.int32)
 
 
 @triton.jit

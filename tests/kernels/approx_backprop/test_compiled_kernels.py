@@ -68,17 +68,17 @@ print(json.dumps(kernels))
 VARIANTS = [
     (
         "group_range",
-        {"features": 1, "CLIPPED": False, "BITS": 4, "GROUPS": 4, "WIDTH": 256},
+        {"features": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256},
         ["n", "group_size", "tokens"],
     ),
     (
         "group_range",
-        {"features": 1, "CLIPPED": False, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16},
+        {"features": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16},
         ["n", "group_size", "tokens"],
     ),
     (
         "group_range",
-        {"CLIPPED": False, "BITS": 4, "GROUPS": 128, "WIDTH": 8},
+        {"BITS": 4, "GROUPS": 128, "WIDTH": 8},
         ["n", "group_size", "tokens", "features"],
     ),
     ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
@@ -109,15 +109,10 @@ VARIANTS = [
         ["n", "group_size", "tokens", "features"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
-    ("encode_groups", {"NOISE": False, "CLIPPED": False, "WHOLE": False, "GROUP": 128, "BITS": 4}, []),
-    ("encode_groups", {"NOISE": False, "CLIPPED": False, "WHOLE": True, "GROUP": 128, "BITS": 4}, ["n"]),
-    ("encode_groups", {"NOISE": True, "CLIPPED": False, "WHOLE": True, "GROUP": 32, "BITS": 8}, ["n"]),
-    (
-        "group_range",
-        {"features": 1, "CLIPPED": True, "BITS": 2, "GROUPS": 8, "WIDTH": 128},
-        ["n", "group_size", "tokens"],
-    ),
-    ("encode_groups", {"NOISE": False, "CLIPPED": True, "WHOLE": True, "GROUP": 128, "BITS": 2}, ["n"]),
+    ("encode_groups", {"NOISE": False, "WHOLE": False, "GROUP": 128, "BITS": 4}, []),
+    ("encode_groups", {"NOISE": False, "WHOLE": True, "GROUP": 128, "BITS": 4}, ["n"]),
+    ("encode_groups", {"NOISE": True, "WHOLE": True, "GROUP": 32, "BITS": 8}, ["n"]),
+    ("encode_groups", {"NOISE": False, "WHOLE": True, "GROUP": 128, "BITS": 2}, ["n"]),
 ]
 OF_RANGES = ("group_range", "encode_groups")  # they divide, exchange numbers between threads, and write bfloat16
 

@@ -55,10 +55,10 @@ def gradients_of(model: nn.Module, cut: Any, *inputs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 5, 4])
+@pytest.mark.parametrize("bits", [8, 5, 2])
 @pytest.mark.parametrize("name", ["Llama", "mlp"])
 def test_codes_are_those_of_the_traced_ones(name: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit, as operations run one by one; 2 and 3 bits have more ways to clip."""
+    """Bit for bit, as operations run one by one."""
     torch.manual_seed(0)
     model, x = {"Llama": models.Llama(), "mlp": models.mlp(64)}[name], torch.randn(2, 64, 64)
     cut = Cuts(bits=bits)
