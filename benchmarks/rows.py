@@ -154,11 +154,18 @@ def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: 
         print(f"{len(every)} rows, wrote {out}")
 
 
-def described_rows(groups: Iterable[list[Row]], described: Callable[[list[Row]], str]) -> list[Row]:
-    """The rows of all groups; each group is described in a line as soon as it is measured."""
-    rows = []
+def described_rows(
+    groups: Iterable[list[Row]], described: Callable[[list[Row]], str], so_far: Path | None = None
+) -> list[Row]:
+    """The rows of all groups; each group is described in a line as soon as it is measured.
+
+    so_far: a file that then has all rows up to it, so that they are left where the process is killed.
+    """
+    rows: list[Row] = []
     for group in groups:
+        rows += group
         if group:
             print(described(group), flush=True)
-        rows += group
+            if so_far is not None:
+                write(so_far, rows)
     return rows

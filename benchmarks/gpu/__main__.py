@@ -108,7 +108,8 @@ class Call:
         if status == command.GOOD and (not part.rows or out.is_file()):
             return Outcome(DONE, took, said)
         self._show(log)
-        if status != command.BAD:  # else what was measured counts, and some of it is said to be wrong or left out
+        # What was measured counts, though it is said that some is wrong or left out, or time was up after it.
+        if status not in (command.BAD, running.TIMED_OUT):
             out.unlink(missing_ok=True)
         what = f"no end after {timeout:.0f} s" if status == running.TIMED_OUT else f"status {status}"
         return Outcome(FAILED, took, f"{what}; all it said is in {log}")

@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(options.device)
     ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in options.without]
     failed: list[str] = []
-    rows = described_rows(models(options.models, ways, device, options.quick, failed), described)
+    rows = described_rows(models(options.models, ways, device, options.quick, failed), described, options.out)
     record([("gpu-memory", rows)] if rows else [], options.out, options.quick)
     return command.GOOD if rows and not failed else command.BAD
 

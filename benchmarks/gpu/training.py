@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(options.device)
     failed: list[str] = []
     taken = [way for way in (QUICK_WAYS if options.quick else parsers.GPU_TRAINING_WAYS) if way not in options.without]
-    rows = described_rows(models(options.models, taken, device, options.quick, failed), described)
+    rows = described_rows(models(options.models, taken, device, options.quick, failed), described, options.out)
     record([("gpu-training", rows)] if rows else [], options.out, options.quick)
     return command.GOOD if rows and not failed else command.BAD
 

@@ -140,6 +140,21 @@ def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsy
     assert "3 rows" in capsys.readouterr().out
 
 
+def test_what_was_measured_before_an_end_is_left(tmp_path, capsys):
+    """With a file for it: each group of rows is there when the next is measured."""
+    file, seen = tmp_path / "rows.jsonl", []
+    made = [Row("gelu", way, "a mode", {}, "float32", "s", **rows.summary([1.0])) for way in ("one", "two", "three")]
+
+    def groups():
+        for group in (made[:1], [], made[1:]):
+            yield group
+            seen.append(rows.read(file))
+
+    assert rows.described_rows(groups(), lambda group: group[0].implementation, file) == made
+    assert seen == [made[:1], made[:1], made]
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
 def test_a_part_of_the_rows_is_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rows, "RESULTS", tmp_path)
 

@@ -23,6 +23,7 @@ import json, pathlib, sys, time
 out, rest = pathlib.Path(sys.argv[sys.argv.index("--out") + 1]), sys.argv[1:]
 with open({log!r}, "a") as log: log.write(" ".join(rest[:1] + rest[3:]) + chr(10))
 kind = rest[0]
+if kind == "slow, but begun": out.write_text(json.dumps({{"of": "begun"}}) + chr(10))
 if kind.startswith("slow"): time.sleep(60)
 if kind.startswith("test"):
     out.write_text(pathlib.Path({tests!r}).read_text())
@@ -194,13 +195,15 @@ def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch
 
 @pytest.mark.slow
 def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
+    """What it has measured until then counts."""
     monkeypatch.setattr(gpu, "MOST", 2)
-    driven.parts = [part("speed", "slow"), part("speed", "one")]
+    driven.parts = [part("speed", "slow, but begun", of="times"), part("speed", "one", of="times")]
     begun = time.monotonic()
     assert driven() == command.BAD
     assert time.monotonic() - begun < 30
-    assert driven.ran == ["slow", "one"]
-    assert "speed/slow: failed, 2 s; no end after 2 s" in capfd.readouterr().err
+    assert driven.ran == ["slow, but begun", "one"]
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "begun"}\n{"of": "one"}\n'
+    assert "speed/slow, but begun: failed, 2 s; no end after 2 s" in capfd.readouterr().err
 
 
 @pytest.mark.slow
