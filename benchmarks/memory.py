@@ -27,7 +27,7 @@ from kernels import KernelError, convert, saved_bytes
 from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 
-MODELS = parsers.GPU_MODELS
+MODELS = parsers.MODELS
 CONVERSIONS: dict[str, dict[str, Any]] = {
     "invact": {"method": "invact"},
     "fewbit, 3 bits": {"method": "fewbit", "bits": 3},

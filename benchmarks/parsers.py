@@ -6,8 +6,8 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.options import DEVICES, names, one_of, output, whole
-from coefficients import command, functions
+from benchmarks.options import names
+from coefficients import command
 
 Words = Sequence[str]
 FILES = "files in benchmarks/results/<device>/"
@@ -51,18 +51,7 @@ CODED_VARIANTS = (
     *("compiled-plan-3", "compiled-plan-5", "compiled-plan-8", "compiled-plan-12"),
 )
 VARIANTS = (*ACTIVATION_VARIANTS, *CODED_VARIANTS, *NET_VARIANTS)
-DAY = 86_400
-GPU_STEPS = ("tests", "speed", "memory", "training")
-GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
-GPU_TINY = ("bert", "llama", "vit", "resnet50")
-GPU_MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
-GPU_MEMORY_WAYS = ("stock", "auto", "fewbit-3", "approx-backprop 4 bits", "compress 4 bits", "nested forward AD")
-GPU_TRAINED = ("llama", "bert", "vit", "resnet50")
-GPU_TRAINING_WAYS = (
-    *("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3"),
-    *("approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"),
-)
-SLOTS_QUICK = ("gelu", "relu")
+MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
 RECORDED_TASKS = ("text", "vit")
 
 
@@ -79,11 +68,11 @@ def measuring(module: str, doc: str | None, out: str = FILES) -> command.Parser:
     return parser
 
 
-def _file(name: str) -> str:
+def file_of(name: str) -> str:
     return f"benchmarks/results/<device>/{name}.jsonl"
 
 
-def _device(parser: command.Parser) -> None:
+def add_device(parser: command.Parser) -> None:
     parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
 
 
@@ -91,22 +80,22 @@ def of_kinds(module: str, doc: str | None, kinds: Words, runs: str) -> command.P
     """The parser of a benchmark of several kinds of rows, each in a file of its own; runs: how many by default."""
     parser = measuring(module, doc)
     parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
-    _device(parser)
+    add_device(parser)
     parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {runs})")
     parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
     return parser
 
 
 def accuracy(doc: str | None) -> command.Parser:
-    parser = measuring("accuracy", doc, _file("accuracy"))
+    parser = measuring("accuracy", doc, file_of("accuracy"))
     parser.add_argument("--fn", metavar="F,...", help="default: all")
-    _device(parser)
+    add_device(parser)
     parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK_FUNCTIONS)} only")
     return parser
 
 
 def activation_codes(doc: str | None) -> command.Parser:
-    parser = measuring("activation_codes", doc, _file("activation-codes"))
+    parser = measuring("activation_codes", doc, file_of("activation-codes"))
     parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
     return parser
 
@@ -119,7 +108,7 @@ def approx_backprop(doc: str | None) -> command.Parser:
 
 
 def budget(doc: str | None) -> command.Parser:
-    parser = measuring("budget", doc, _file("budget"))
+    parser = measuring("budget", doc, file_of("budget"))
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {BUDGET_RUNS})")
     parser.add_argument("--quick", action="store_true", help="one round: to see that all of it runs")
@@ -160,88 +149,11 @@ def forward_ad(doc: str | None) -> command.Parser:
 
 
 def fronts(doc: str | None) -> command.Parser:
-    parser = measuring("fronts", doc, _file("fronts"))
+    parser = measuring("fronts", doc, file_of("fronts"))
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {FRONT_SEEDS})")
     parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
     return parser
-
-
-def gpu(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; steps: a list."""
-    parser = plain("gpu", doc)
-    steps = ", ".join(GPU_STEPS)
-    parser.add_argument("--steps", metavar='"S ..."', default=" ".join(GPU_STEPS), help=f"of {steps}")
-    parser.add_argument(
-        "--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs"
-    )
-    parser.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
-    parser.add_argument("--again", action="store_true", help="forget what earlier calls have done")
-    options = parser.parse_args(words)
-    asked = [one_of("steps", name, GPU_STEPS) for name in options.steps.split()]
-    if not asked:
-        raise command.Misuse(f"steps must be of {steps}, got {options.steps!r}")
-    options.steps = asked
-    options.limit = float("inf") if options.limit is None else whole("limit", options.limit, DAY)
-    return options
-
-
-def gpu_tests(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; out: a path."""
-    parser = plain("gpu.tests", doc)
-    parser.add_argument("group", metavar="GROUP", help=f"of {', '.join(GPU_GROUPS)}")
-    parser.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
-    parser.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
-    options = parser.parse_args(words)
-    one_of("group", options.group, GPU_GROUPS)
-    options.out = command.output_path("out", options.out)
-    return options
-
-
-def _gpu_part(parser: command.Parser, words: Words | None) -> argparse.Namespace:
-    _device(parser)
-    options = parser.parse_args(words)
-    if options.device is not None:
-        one_of("device", options.device, DEVICES)
-    options.out = output(options.out)
-    return options
-
-
-def gpu_memory(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; models and without: lists, out: a path or None."""
-    return _gpu_models("memory", doc, words, GPU_MODELS, GPU_TINY, GPU_MEMORY_WAYS[1:])
-
-
-def gpu_training(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; models and without: lists, out: a path or None."""
-    return _gpu_models("training", doc, words, GPU_TRAINED, GPU_TRAINED, GPU_TRAINING_WAYS[1:])
-
-
-def _gpu_models(
-    kind: str, doc: str | None, words: Words | None, models: Words, tiny: Words, ways: Words
-) -> argparse.Namespace:
-    parser = measuring(f"gpu.{kind}", doc, _file(f"gpu-{kind}"))
-    of_quick = f"; tiny: {','.join(tiny)}" if tiny != models else ""
-    parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(models)}{of_quick}")
-    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
-    parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
-    options = _gpu_part(parser, words)
-    options.models = names("models", options.models, tiny if options.quick else models)
-    options.without = [] if options.without is None else names("without", options.without, ways)
-    return options
-
-
-def issue_slots(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; fn: the list of functions to measure, out: a path or None."""
-    parser, known = measuring("gpu.issue_slots", doc, _file("issue-slots")), functions.names()
-    parser.add_argument("--fn", metavar="F,...", help="default: all")
-    parser.add_argument("--without", metavar="F,...", help="those whose tests fail")
-    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(SLOTS_QUICK)} only")
-    options = _gpu_part(parser, words)
-    asked = [*SLOTS_QUICK] if options.quick and options.fn is None else names("fn", options.fn, known)
-    without = [] if options.without is None else names("without", options.without, known)
-    options.fn = [name for name in asked if name not in without]
-    return options
 
 
 def invact(doc: str | None) -> command.Parser:
@@ -251,7 +163,7 @@ def invact(doc: str | None) -> command.Parser:
 
 
 def kernels(doc: str | None) -> command.Parser:
-    parser = measuring("kernels", doc, _file("kernels-time"))
+    parser = measuring("kernels", doc, file_of("kernels-time"))
     parser.add_argument("--fn", metavar="F,...", help=f"default: {','.join(KERNEL_FUNCTIONS)}")
     parser.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(KERNEL_DTYPES)}")
     methods = ",".join(KERNEL_METHODS)
@@ -265,18 +177,18 @@ def kernels(doc: str | None) -> command.Parser:
 
 
 def memory(doc: str | None) -> command.Parser:
-    return measuring("memory", doc, _file("memory"))
+    return measuring("memory", doc, file_of("memory"))
 
 
 def package(doc: str | None) -> command.Parser:
-    parser = measuring("package", doc, _file("package"))
+    parser = measuring("package", doc, file_of("package"))
     parser.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
     parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
     return parser
 
 
 def recorded(doc: str | None) -> command.Parser:
-    parser = measuring("recorded", doc, _file("recorded"))
+    parser = measuring("recorded", doc, file_of("recorded"))
     parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(RECORDED_TASKS)}")
     parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 2)")
     parser.add_argument("--threads", type=command.whole, default=1, help="of torch (default: 1)")
@@ -285,7 +197,7 @@ def recorded(doc: str | None) -> command.Parser:
 
 
 def planning(doc: str | None) -> command.Parser:
-    parser = measuring("planning", doc, _file("planning"))
+    parser = measuring("planning", doc, file_of("planning"))
     parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(PLANNING_WHATS)}")
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {PLANNING_SEEDS})")
@@ -304,7 +216,7 @@ def rivals(doc: str | None) -> command.Parser:
 def run(doc: str | None) -> command.Parser:
     parser = plain("run", doc)
     parser.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
-    _device(parser)
+    add_device(parser)
     parser.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
     return parser
 
@@ -316,7 +228,7 @@ def slack(doc: str | None) -> command.Parser:
 
 
 def training(doc: str | None) -> command.Parser:
-    parser = measuring("training", doc, _file("training"))
+    parser = measuring("training", doc, file_of("training"))
     parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
     parser.add_argument("--arms", metavar="A,...", help=f"variants, of {','.join(VARIANTS)}; stock always runs")
     parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")

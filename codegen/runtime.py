@@ -24,9 +24,9 @@ from kernels.autograd import all_in_memory_order, once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.engine.emitted import Emitted, register_emitted
 from kernels.errors import KernelError
-from kernels.functional import transformed
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.method import SavedBy
+from kernels.stock import transformed
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()

@@ -30,7 +30,7 @@ from kernels.engine.elements import dtype_name
 from kernels.errors import KernelError, shown
 from kernels.methods.registry import DEFAULT
 from kernels.parameters import check_range, number
-from kernels.stock import STOCK
+from kernels.stock import STOCK, stock_runs
 from kernels.validate import ALIASES, kernel_for, numbers_for
 
 Path = str | PathLike[str]
@@ -137,28 +137,6 @@ def activation(
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
     file = fspath(coefficients) if isinstance(coefficients, PathLike) else coefficients
     return _apply(input, function, params, method, bits, file, stock_runs(input))
-
-
-def stock_runs(*inputs: Tensor) -> bool:
-    """True if no gradient is needed or a torch.func transform, an export or a trace is active."""
-    return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs) or transformed()
-
-
-def exporting() -> bool:
-    """Whether torch.export is active. Not by `torch.compiler.is_exporting`, which up to torch 2.12 Dynamo treats as
-    True in any compiled code."""
-    return bool(torch.compiler._is_exporting_flag)
-
-
-def transformed() -> bool:
-    """True in an export or a trace, whose graph must have standard operations only, and in torch.func's transforms
-    (grad, vmap, jvp), which differentiate more than once or in forward mode: there the stock function runs.
-    """
-    if exporting() or torch.jit.is_tracing():
-        return True
-    if torch.compiler.is_compiling():
-        return False
-    return bool(torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0)
 
 
 def _stock(function: str, input: Tensor, params: Sequence[float]) -> Tensor:

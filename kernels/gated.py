@@ -19,11 +19,11 @@ from kernels.autograd import in_memory_order, is_compiling, once_differentiable
 from kernels.engine import traced
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
-from kernels.functional import TableOptions, activation, stock_runs
+from kernels.functional import TableOptions, activation
 from kernels.methods.exact import Exact
 from kernels.methods.registry import ELEMENTWISE, make
 from kernels.methods.stock import Stock
-from kernels.stock import STOCK
+from kernels.stock import STOCK, stock_runs
 
 
 class Gated(torch.autograd.Function):

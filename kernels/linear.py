@@ -17,10 +17,9 @@ from kernels.autograd import is_compiling, once_differentiable
 from kernels.engine import traced
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
-from kernels.functional import stock_runs
 from kernels.methods.method import spec_of
 from kernels.modules import Activation
-from kernels.stock import STOCK
+from kernels.stock import STOCK, stock_runs
 from kernels.torch_state import autocasts
 from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 

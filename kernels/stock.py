@@ -1,4 +1,4 @@
-"""PyTorch's own functions, by the catalogue's names; parameters in the order of the catalogue."""
+"""PyTorch's own functions, by the catalogue's names, parameters in its order; and when they run instead of ours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,3 +47,25 @@ STOCK: dict[str, Callable[..., Any]] = {
     "mish": F.mish,
 }
 SAVES_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward
+
+
+def stock_runs(*inputs: Tensor) -> bool:
+    """True if no gradient is needed or a torch.func transform, an export or a trace is active."""
+    return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs) or transformed()
+
+
+def exporting() -> bool:
+    """Whether torch.export is active. Not by `torch.compiler.is_exporting`, which up to torch 2.12 Dynamo treats as
+    True in any compiled code."""
+    return bool(torch.compiler._is_exporting_flag)
+
+
+def transformed() -> bool:
+    """True in an export or a trace, whose graph must have standard operations only, and in torch.func's transforms
+    (grad, vmap, jvp), which differentiate more than once or in forward mode: there the stock function runs.
+    """
+    if exporting() or torch.jit.is_tracing():
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import parsers
+from benchmarks.gpu import parsers as gpu_parsers
 from coefficients import command, functions
 from fitting.invact import arguments
 from kernels import names
@@ -117,12 +118,12 @@ def test_what_help_names_is_what_there_is() -> None:
 
     assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
     assert tuple(TASKS) == parsers.TASKS
-    assert tuple(steps.GROUPS) == parsers.GPU_GROUPS
-    assert tuple(ways.TINY) == parsers.GPU_TINY
-    assert tuple(training.tasks(torch.device("cpu"), tiny=False)) == parsers.GPU_TRAINED
-    assert {*parsers.GPU_MEMORY_WAYS, *parsers.GPU_TRAINING_WAYS} == set(ways.WAYS)
+    assert tuple(steps.GROUPS) == gpu_parsers.GROUPS
+    assert tuple(ways.TINY) == gpu_parsers.TINY
+    assert tuple(training.tasks(torch.device("cpu"), tiny=False)) == gpu_parsers.TRAINED
+    assert {*gpu_parsers.MEMORY_WAYS, *gpu_parsers.TRAINING_WAYS} == set(ways.WAYS)
     assert steps.NESTED == ways.NESTED
-    assert set(steps.APPROXIMATE.split(",")) < set(parsers.GPU_TRAINING_WAYS)
+    assert set(steps.APPROXIMATE.split(",")) < set(gpu_parsers.TRAINING_WAYS)
     assert not any("," in way for way in ways.WAYS)  # --without has commas between them
     assert tuple(ENGINES) == arguments.ENGINES
     assert tuple(FORMATS) == arguments.DTYPES

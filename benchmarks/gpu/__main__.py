@@ -14,7 +14,7 @@ other, but those that rest on tests that fail. Rows go to benchmarks/results/<de
 1 where something failed, is blocked or is left for the next call.
 """
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time

@@ -13,7 +13,7 @@ the method; mode: forward or backward; size: elements and, for few bits, bits. u
 On a CPU the reference runs, to see that all of it does; --quick takes two functions.
 """
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time

@@ -13,7 +13,7 @@ benchmarks/results/<device>/gpu-memory.jsonl. implementation: the way; mode: the
 On a CPU, which counts as it runs, storages stand for the allocator; --quick makes the models tiny.
 """
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
@@ -39,7 +39,7 @@ from kernels.memory.saved import Saved, size
 from kernels.memory.storages import tensors
 
 PROG = "gpu.memory"
-WAYS = parsers.GPU_MEMORY_WAYS
+WAYS = parsers.MEMORY_WAYS
 APART = 0.01  # of all that is kept, from which on an operation is listed
 QUICK_WAYS, SEQ = (STOCK, "auto", "compress 4 bits"), 16  # of tiny models
 ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"

@@ -1,8 +1,8 @@
 """The sentences about GPUs in README and docs, for as long as there are no rows of any, and once there are."""
 
+from benchmarks.gpu.parsers import GROUPS
 from benchmarks.gpu.steps import TESTS
 from benchmarks.pages import Rows, on_gpus
-from benchmarks.parsers import GPU_GROUPS
 
 FIRST = "by-hand-on-an-h200"  # the section of docs/performance.md on what was measured by hand
 
@@ -76,7 +76,7 @@ def _tested(rows: Rows) -> str:
     at = f"at {' and '.join(sorted({row['revision'] for row in rows}))}"
     groups = {
         group: "not run" if group not in failures else f"{failures[group]} fail" if failures[group] else "all pass"
-        for group in GPU_GROUPS
+        for group in GROUPS
     }
     if set(groups.values()) == {"all pass"}:
         return f"all tests of the kernels passed {at}, at all 16-bit inputs among them"

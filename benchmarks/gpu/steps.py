@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import functions
 
-STEPS = parsers.GPU_STEPS
+STEPS = parsers.STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 MOST_WORKERS = 14
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second

@@ -3,7 +3,7 @@
 The names of tests that fail are written to --out, a line each.
 """
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time

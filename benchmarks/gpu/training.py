@@ -16,7 +16,7 @@ would all be compiled anew for each size. On a CPU memory is said to be small, a
 were not; --quick makes the models tiny.
 """
 
-from benchmarks import parsers
+from benchmarks.gpu import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.gpu_training(__doc__, arguments)
     device = device_of(options.device)
     failed: list[str] = []
-    taken = [way for way in (QUICK_WAYS if options.quick else parsers.GPU_TRAINING_WAYS) if way not in options.without]
+    taken = [way for way in (QUICK_WAYS if options.quick else parsers.TRAINING_WAYS) if way not in options.without]
     rows = described_rows(models(options.models, taken, device, options.quick, failed), described, options.out)
     record([("gpu-training", rows)] if rows else [], options.out, options.quick)
     return command.GOOD if rows and not failed else command.BAD

@@ -22,10 +22,9 @@ from kernels.approx_backprop.rectifiers import rectify
 from kernels.approx_backprop.written_norms import WrittenNorm, is_like_a_norm, written_norm
 from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
-from kernels.functional import stock_runs
 from kernels.methods.compressed import Compressed
 from kernels.modules import Activation
-from kernels.stock import STOCK
+from kernels.stock import STOCK, stock_runs
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {

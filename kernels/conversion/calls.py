@@ -22,10 +22,11 @@ from kernels.conversion.function import DEFAULTS, Function
 from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
-from kernels.functional import activation, exporting
+from kernels.functional import activation
 from kernels.methods.compressed import Compressed
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
+from kernels.stock import exporting
 from kernels.torch_state import saving_hooks
 from kernels.validate import kernel_for
 

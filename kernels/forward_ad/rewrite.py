@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.forward_ad.core import run_region
 from kernels.forward_ad.regions import Region
-from kernels.functional import transformed
+from kernels.stock import transformed
 
 
 class RegionModule(nn.Module):
