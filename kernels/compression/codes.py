@@ -9,7 +9,8 @@ Neighbours in memory go into neighbouring groups and words, so a minimum, a maxi
 whole vectors. With groups of neighbours, packed in bytes, a CPU encodes half as fast and decodes a third as fast.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.reference_codes import next_bfloat16
 
 WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; words of 16 bits would be slow
+LEAST_PARTS = 8  # of a group, that share the words of a field; a field of 2 bits has twice as many
 SMALLEST_STEP = 2.0**-126  # its inverse is finite
 
 
@@ -71,12 +73,21 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
 
 def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
     """Values [*lead, units, group, lanes] of codes, computed in float32."""
-    minimum, step = codes.minimum.float(), codes.step.float()
-    parts = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
-    values = [part.float() * step + minimum for part in parts]
+    return decode_parts(codes, bits, dtype).flatten(codes.minimum.dim() - 2, -2)
+
+
+def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
+    """The values of `decode`, in the parts [*lead, units, *parts, lanes] in which fields hold them.
+
+    In the loops of this shape a shift is one number for a whole vector, so that Inductor's C++ computes with vectors.
+    """
+    numbers = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
+    ones = (1,) * (numbers.dim() + 1 - codes.minimum.dim())
+    minimum, step = (ends.float().unflatten(-2, ones) for ends in (codes.minimum, codes.step))
+    values = numbers.float() * step + minimum
     if dtype == torch.float16:  # the last code may decode to more than the largest float16
-        values = [part.clamp(-LARGEST_HALF, LARGEST_HALF) for part in values]
-    return _joined([part.to(dtype) for part in values])
+        values = values.clamp(-LARGEST_HALF, LARGEST_HALF)
+    return values.to(dtype)
 
 
 def encode_bits(x: Tensor) -> Tensor:
@@ -85,11 +96,13 @@ def encode_bits(x: Tensor) -> Tensor:
 
 
 def decode_bits(field: Tensor) -> Tensor:
-    """The bools of `encode_bits`.
+    """The bools of `encode_bits`."""
+    return decode_bits_parts(field).flatten(-3, -2)
 
-    They stay bytes until they are used: on a CPU, writing bools to memory takes twenty times as long.
-    """
-    return _joined([part.to(torch.uint8) for part in _numbers((field,), [1])]).to(torch.int32) != 0
+
+def decode_bits_parts(field: Tensor) -> Tensor:
+    """The bools of `decode_bits`, in parts as those of `decode_parts`."""
+    return _numbers((field,), [1]) != 0
 
 
 def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
@@ -111,37 +124,23 @@ def _parts(width: int) -> int:
     return int(8 * WORDS[width].itemsize) // width
 
 
-def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Iterator[Tensor]:
-    """The numbers that fields hold: on a CPU in parts, as many as the field with the most parts has; on a GPU in one.
+def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
+    """The int32 numbers that fields hold, [*lead, units, 8, group / 8, lanes].
 
-    Inductor's C++ vectorizes separate parts, but not a single expression whose shift depends on the position; its
-    Triton fuses that expression with its users, but not parts.
+    Where a field has 16 parts, [*lead, units, 8, 2, group / 16, lanes].
     """
-    if fields[0].device.type != "cpu":
-        yield _combined([_unpacked(field, width) for field, width in zip(fields, widths, strict=True)], widths)
-        return
-    group = fields[0].shape[-2] * _parts(widths[0])
-    rows = min(field.shape[-2] for field in fields)
-    for first in range(0, group, rows):
-        cuts = []
-        for field, width in zip(fields, widths, strict=True):
-            place, start = divmod(first, field.shape[-2])
-            cuts.append(_cut(field.narrow(-2, start, rows).to(torch.int32), place * width, width))
-        yield _combined(cuts, widths)
-
-
-def _unpacked(field: Tensor, width: int) -> Tensor:
-    shifts = torch.arange(0, _parts(width) * width, width, dtype=torch.int32, device=field.device)[:, None, None]
-    return _cut(field.to(torch.int32)[..., None, :, :] >> shifts, 0, width).flatten(-3, -2)
-
-
-def _combined(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """Numbers from their fields, the lowest bits first."""
-    numbers, lowest = parts[0], widths[0]
-    for part, width in zip(parts[1:], widths[1:], strict=True):
-        numbers, lowest = numbers | (part << lowest), lowest + width
-    return numbers
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -2)
+    in_halves = max(map(_parts, widths)) > LEAST_PARTS
+    pieces, lowest = [], 0
+    for field, width in zip(fields, widths, strict=True):
+        shifts = torch.arange(0, width * _parts(width), width, dtype=torch.int32, device=field.device)
+        shape: tuple[int, ...]
+        if not in_halves:
+            shifts, shape = shifts.view(-1, 1, 1), (1, -1)
+        elif _parts(width) > LEAST_PARTS:
+            shifts, shape = shifts.view(-1, 2, 1, 1), (1, 1, -1)
+        else:  # both halves of a part are in words of their own
+            shifts, shape = shifts.view(-1, 1, 1, 1), (1, 2, -1)
+        words = field.to(torch.int32).unflatten(-2, shape)
+        pieces.append(((words >> shifts) & ((1 << width) - 1)) << lowest)
+        lowest += width
+    return reduce(torch.bitwise_or, pieces)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms, opaque
-from kernels.compression.layout import hint
-from kernels.compression.nodes import inline, is_drawn, is_product, packet_of
+from kernels.compression.layout import GroupLayout, hint
+from kernels.compression.nodes import inline, is_mutable, is_product, is_pure, is_view, packet_of
+from kernels.compression.regions import WAITS_BY, Parts
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compute nothing
@@ -23,10 +24,24 @@ MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compu
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes a placeholder of the backward graph: from the placeholders `codes`, by the operations of `decoding`."""
+    """Decodes a placeholder of the backward graph.
+
+    Attributes
+    ----------
+    codes
+        The placeholders that it is decoded from.
+    decoding
+        How: the operations, to the tensor, or where `joining` is given to its parts, in the shape of the codes.
+    joining
+        The operations from the parts to the tensor, which write it to memory.
+    layout
+        Of the parts.
+    """
 
     codes: list[fx.Node]
     decoding: fx.GraphModule
+    joining: fx.GraphModule | None = None
+    layout: GroupLayout | None = None
 
     @property
     def is_opaque(self) -> bool:
@@ -34,8 +49,12 @@ class Decoder:
         return any(call.target is opaque.DECODE for call in self.decoding.graph.nodes)
 
 
-def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossing: set[fx.Node]) -> None:
+def decode_where_used(
+    graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossing: set[fx.Node]
+) -> dict[fx.Node, Parts]:
     """Replace and erase coded placeholders of the backward graph; their values are decoded in each stretch.
+
+    Returns the parts of decoded tensors that have some.
 
     Parameters
     ----------
@@ -45,8 +64,8 @@ def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossin
         The placeholders of all crossing tensors, coded or not; the others are gradients.
     """
     if not decoders:
-        return
-    changed = {argument for node in graph.nodes if _is_mutable(node) for argument in node.all_input_nodes}
+        return {}
+    changed = {argument for node in graph.nodes if is_mutable(node) for argument in node.all_input_nodes}
     recomputed = _recomputed_nodes(graph, set(decoders), crossing - changed)
     if not changed:
         _move_results(graph, recomputed)
@@ -61,6 +80,7 @@ def decode_where_used(graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossin
             copies.pass_by(user)
     for node in reversed([*decoders, *recomputed]):
         graph.erase_node(node)
+    return copies.parts
 
 
 def _recomputed_nodes(graph: fx.Graph, coded: set[fx.Node], crossing: set[fx.Node]) -> dict[fx.Node, None]:
@@ -82,9 +102,9 @@ def _may_repeat(node: fx.Node) -> bool:
     """Whether it is a view or an element-wise operation with a large result."""
     value = node.meta.get("val")
     is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
-    if node.op != "call_function" or not is_large or not _is_pure(node):
+    if node.op != "call_function" or not is_large or not is_pure(node):
         return False
-    return _is_view(node) or packet_of(node) in MOVING or torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_view(node) or packet_of(node) in MOVING or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
@@ -100,8 +120,8 @@ def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
         order = {node: place for place, node in enumerate(nodes)}
         cone = {result}
         for node in reversed(nodes[order[last] + 1 : order[result]]):
-            is_own = not is_product(node) and _is_pure(node) and cone.issuperset(node.users)
-            if (node in recomputed or _is_view(node) or is_own) and not cone.isdisjoint(node.users):
+            is_own = not is_product(node) and is_pure(node) and cone.issuperset(node.users)
+            if (node in recomputed or is_view(node) or is_own) and not cone.isdisjoint(node.users):
                 cone.add(node)
         roots = {argument for node in cone for argument in node.all_input_nodes} - cone
         place = max([last, *roots], key=order.__getitem__)
@@ -111,27 +131,13 @@ def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
                 place = node
 
 
-def _is_view(node: fx.Node) -> bool:
-    return bool(getattr(node.target, "is_view", False))
-
-
 def _is_result(node: fx.Node) -> bool:
     """Whether it is a new tensor used only by views and the output."""
-    is_new = bool(node.users) and _is_pure(node) and not _is_view(node)
+    is_new = bool(node.users) and is_pure(node) and not is_view(node)
     return is_new and all(
-        user.op == "output" or (_is_view(user) and all(view_user.op == "output" for view_user in user.users))
+        user.op == "output" or (is_view(user) and all(view_user.op == "output" for view_user in user.users))
         for user in node.users
     )
-
-
-def _is_mutable(node: fx.Node) -> bool:
-    """Whether it changes an argument in place."""
-    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
-
-
-def _is_pure(node: fx.Node) -> bool:
-    """Whether it has no side effects, and the same result each time."""
-    return not (node.is_impure() or is_drawn(node) or _is_mutable(node))
 
 
 class _Copies:
@@ -142,6 +148,7 @@ class _Copies:
         self.order = {node: place for place, node in enumerate([*decoders, *recomputed])}
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.copies: dict[fx.Node, fx.Node] = {}
+        self.parts: dict[fx.Node, Parts] = {}
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
 
@@ -186,7 +193,12 @@ class _Copies:
         if not decoder.is_opaque:
             for result in awaited:
                 field = _after(result, field, user)
-        (decoded,) = inline(self.graph, decoder.decoding, [*codes, field], user, [f"{placeholder.name}_decoded"])
+        name = f"{placeholder.name}_decoded"
+        (decoded,) = inline(self.graph, decoder.decoding, [*codes, field], user, [name])
+        if decoder.joining is not None and decoder.layout is not None:
+            parts = decoded
+            (decoded,) = inline(self.graph, decoder.joining, [parts], user, [name])
+            self.parts[decoded] = Parts(parts, decoder.layout)
         if decoder.is_opaque and awaited:
             opaque.wait_for(decoded, max(awaited, key=self.places.__getitem__))  # to hold no other for longer
         self.reached[placeholder] = {decoded}
@@ -228,8 +240,10 @@ def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
         node.meta["val"] = operation(*fx.node.map_arg(args, lambda argument: argument.meta["val"]))
         return node
 
-    number = product
+    number, made = product, []
     for _ in range(product.meta["val"].dim()):
-        number = call(aten.select.int, number, 0, 0)
-    zero = call(aten.bitwise_and.Scalar, call(torch.ops.prims.convert_element_type.default, number, torch.int32), 0)
-    return call(aten.bitwise_or.Tensor, field, zero)
+        made.append(number := call(aten.select.int, number, 0, 0))
+    made.append(number := call(torch.ops.prims.convert_element_type.default, number, torch.int32))
+    waiting = call(aten.bitwise_or.Tensor, field, call(aten.bitwise_and.Scalar, number, 0))
+    waiting.meta[WAITS_BY] = made[0]
+    return waiting

@@ -63,6 +63,21 @@ def is_drawn(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def is_view(node: fx.Node) -> bool:
+    """Whether its result is a view of its argument."""
+    return bool(getattr(node.target, "is_view", False))
+
+
+def is_mutable(node: fx.Node) -> bool:
+    """Whether it changes an argument in place."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether it has no side effects, and the same result each time."""
+    return not (node.is_impure() or is_drawn(node) or is_mutable(node))
+
+
 def origin(node: fx.Node) -> dict[str, Any]:
     """Metadata that says where a node comes from, and among which saved tensors it counts."""
     names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")

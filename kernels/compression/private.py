@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext
+from torch._guards import TracingContext, detect_fake_mode
 from torch._inductor import config as inductor_config
 from torch._inductor import inductor_prims
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -20,6 +21,7 @@ from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 __all__ = [
+    "IN_MEMORY",
     "CustomPartitionerFn",
     "HigherOrderOperator",
     "in_memory",
@@ -85,12 +87,16 @@ def _of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
 
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
     """Trace a function of fake tensors into a graph of operations that Inductor knows."""
-    return make_fx(function, decomposition_table=select_decomp_table())(*values)
+    with detect_fake_mode(values) or nullcontext():  # else tensors that the function makes would be real
+        return make_fx(function, decomposition_table=select_decomp_table())(*values)
+
+
+IN_MEMORY = inductor_prims.force_stride_order  # of a tensor and its strides
 
 
 def in_memory(x: Tensor) -> Tensor:
     """The same tensor, which Inductor then writes to memory instead of computing it in each loop that reads it."""
-    same: Tensor = inductor_prims.force_stride_order(x, x.stride())
+    same: Tensor = IN_MEMORY(x, x.stride())
     return same
 
 

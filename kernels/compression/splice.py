@@ -1,7 +1,7 @@
 """Insert encoding into a forward graph, and decoding into its backward graph."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import SymInt, Tensor, fx
@@ -14,9 +14,21 @@ from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
 from kernels.compression.layout import hint
 from kernels.compression.nodes import inline, origin
+from kernels.compression.regions import work_in_parts
 from kernels.engine.elements import dtype_name
 
-Graphs = tuple[fx.GraphModule, fx.GraphModule]
+Function = Callable[..., list[Tensor]]
+Functions = tuple[Function, Function, Function | None]
+
+
+class Graphs(NamedTuple):
+    """Encoding, decoding and, on a CPU, joining, which `Decoder` explains."""
+
+    encoding: fx.GraphModule
+    decoding: fx.GraphModule
+    joining: fx.GraphModule | None
+
+
 Traced = dict[tuple[str, Bits | Groups], Graphs]
 
 
@@ -29,11 +41,12 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
     for node, placeholder in cut.pairs.items():
         if node in coded:
             graphs = _graphs(node.meta["val"], coded[node], rounding, traced)
-            encoded, decoders[placeholder] = _code(forward, backward, node, placeholder, graphs)
+            encoded, received = _encoded(forward, backward, node, placeholder, graphs.encoding)
+            decoders[placeholder] = Decoder(received, graphs.decoding, graphs.joining, coded[node].layout)
             crossing += encoded
         else:
             crossing.append(node)
-    decode_where_used(backward.graph, decoders, set(cut.pairs.values()))
+    work_in_parts(backward.graph, decode_where_used(backward.graph, decoders, set(cut.pairs.values())))
     let_cross(forward, backward, cut.outputs, crossing)
 
 
@@ -73,14 +86,13 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
     )
 
 
-def _code(
-    forward: fx.GraphModule, backward: fx.GraphModule, node: fx.Node, placeholder: fx.Node, graphs: Graphs
-) -> tuple[list[fx.Node], Decoder]:
-    """Encode a node after its last use; its codes, and the decoder of its placeholder.
+def _encoded(
+    forward: fx.GraphModule, backward: fx.GraphModule, node: fx.Node, placeholder: fx.Node, encoding: fx.GraphModule
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Encode a node after its last use; its codes, and their placeholders before its own in the backward graph.
 
     Encoding right away would save no memory, and Inductor may fuse encoding with the last use.
     """
-    encoding, decoding = graphs
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
     encoded = inline(forward.graph, encoding, [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
@@ -88,25 +100,30 @@ def _code(
     for sent, received in zip(encoded, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    return encoded, Decoder(crossing, decoding)
+    return encoded, crossing
 
 
 def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:
-    """Encoding and decoding as graphs, shared by like tensors: tracing takes longer than all else here."""
+    """The graphs, shared by like tensors: tracing takes longer than all else here."""
     key = (str((value.shape, value.stride(), value.dtype, value.device)), form)
     if key not in traced:
-        encode, decode = _functions(value, form, rounding)
+        encode, decode, join = _functions(value, form, rounding)
         encoding = private.trace(encode, value)
-        (output,) = encoding.graph.find_nodes(op="output")
-        traced[key] = encoding, private.trace(decode, *(encoded.meta["val"] for encoded in output.args[0]))
+        decoding = private.trace(decode, *_results(encoding))
+        traced[key] = Graphs(encoding, decoding, None if join is None else private.trace(join, *_results(decoding)))
     return traced[key]
 
 
-def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Functions that encode and decode, each from tensors to a list of tensors."""
+def _results(traced: fx.GraphModule) -> list[Tensor]:
+    (output,) = traced.graph.find_nodes(op="output")
+    return [node.meta["val"] for node in output.args[0]]
+
+
+def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> Functions:
+    """Functions that encode, decode and join, each from tensors to a list of tensors."""
     layout, sizes = form.layout, form.layout.sizes(value)
     if isinstance(form, Groups) and opaque.suits(value, layout):
-        return _opaque(value.dtype, form, rounding, sizes)
+        return *_opaque(value.dtype, form, rounding, sizes), None
 
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
@@ -117,19 +134,37 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Calla
         minimum, step, fields = codes.encode(groups, form.bits, noise, written)
         return [minimum, step, *fields]
 
-    def decode(*parts: Tensor) -> list[Tensor]:
+    def decode(*encoded: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
-            return [layout.join(codes.decode_bits(parts[0]), sizes)]
-        encoded = codes.Codes(parts[0], parts[1], parts[2:])
-        return [layout.join(codes.decode(encoded, form.bits, value.dtype), sizes)]
+            return [codes.decode_bits_parts(encoded[0])]
+        minimum, step, *fields = encoded
+        return [codes.decode_parts(codes.Codes(minimum, step, tuple(fields)), form.bits, value.dtype)]
 
-    return encode, decode
+    units = value.dim() - layout.static  # the dimension of units, after those whose sizes change
+
+    def join(parts: Tensor) -> list[Tensor]:
+        return [layout.join(_kept(parts, units).flatten(units + 1, -2), sizes)]
+
+    if value.device.type == "cpu":
+        return encode, decode, join
+    return encode, lambda *encoded: [layout.join(part.flatten(units + 1, -2), sizes) for part in decode(*encoded)], None
 
 
-def _opaque(
-    dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The functions of `_functions`, by our own kernels."""
+def _kept(parts: Tensor, units: int) -> Tensor:
+    """The parts, written to memory as they are: not all loops that read them are those of their shape.
+
+    Dimensions whose sizes change become one, since older releases of PyTorch order strides as plain numbers only. Bools
+    are written as bytes: on a CPU, writing bools takes twenty times as long.
+    """
+    lead = parts.shape[: units + 1]
+    flat = parts.flatten(0, units)
+    if parts.dtype == torch.bool:
+        return (private.in_memory(flat.to(torch.uint8)).to(torch.int32) != 0).unflatten(0, lead)
+    return private.in_memory(flat).unflatten(0, lead)
+
+
+def _opaque(dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]) -> tuple[Function, Function]:
+    """How to encode and decode by our own kernels."""
 
     def encode(x: Tensor) -> list[Tensor]:
         noise = private.uniform(x) if rounding == "stochastic" else None

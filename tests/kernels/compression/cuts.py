@@ -24,8 +24,8 @@ def _encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = F
     return Codes(minimum, maximum, (held.to(torch.int32) if x.element_size() == 2 else held,))
 
 
-def _decode(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype)
+def _decode_parts(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
+    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype).unflatten(-2, (8, -1))
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def full_width() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codes, "encode", _encode)
-        patch.setattr(codes, "decode", _decode)
+        patch.setattr(codes, "decode_parts", _decode_parts)
         patch.setattr(opaque, "DEVICE", "none")
         yield
 

@@ -87,18 +87,6 @@ def test_stochastic_rounding_has_the_right_mean(bits: int) -> None:
     assert float((mean - x[0]).abs().max()) < allowed
 
 
-@each_width
-def test_a_gpu_decodes_the_same(bits: int) -> None:
-    """By the expression for GPUs, which also runs on a CPU."""
-    made = codes.encode(units(3, 96), bits)
-    expected = codes.decode(made, bits, torch.float32)
-    unpacked = codes._combined(
-        [codes._unpacked(field, width) for field, (width, _) in zip(made.fields, codes.fields_of(bits), strict=True)],
-        [width for width, _ in codes.fields_of(bits)],
-    )
-    assert torch.equal(unpacked.float() * made.step.float() + made.minimum.float(), expected)
-
-
 def test_bools_come_back() -> None:
     x = units(7, 32) < 0.3
     assert torch.equal(codes.decode_bits(codes.encode_bits(x)), x)

@@ -1,0 +1,194 @@
+"""Element-wise operations on decoded tensors, in the shape in which their codes lie: on a CPU.
+
+Inductor's C++ decodes with vectors only in loops over the parts of a code. So a decoded tensor is written to memory
+in these loops and read in others, which takes as long as a derivative does. Element-wise operations can work in the
+shape of the parts as well: then their results are written in place of the decoded tensor, mostly for a product.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import getitem
+from typing import Any, NamedTuple
+
+import torch
+from torch import SymInt, Tensor, fx
+
+from kernels.compression import private
+from kernels.compression.layout import GroupLayout, order_of
+from kernels.compression.nodes import is_product, is_pure, is_view, origin, packet_of
+
+aten = torch.ops.aten
+MOVING = (aten.view, aten._unsafe_view, aten.permute, aten.transpose, aten.t, aten.unsqueeze, aten.squeeze, aten.alias)
+WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
+
+
+class Parts(NamedTuple):
+    """The parts that a decoded tensor is joined from: [units, *parts, lanes], in memory order."""
+
+    node: fx.Node
+    layout: GroupLayout
+
+
+def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, Parts]) -> None:
+    """Compute what is computed element by element of decoded tensors of the backward graph in their parts' shape.
+
+    Not where sizes change or the last unit is padded; nor a result that only operations other than products read, for
+    Inductor may fuse these.
+    """
+    alike: dict[tuple[int, int, int], dict[fx.Node, fx.Node]] = {}
+    for node, (parts, layout) in decoded.items():
+        value = node.meta["val"]
+        if not layout.filler and _is_static(value):
+            alike.setdefault((value.numel(), layout.group, layout.lanes), {})[node] = parts
+    for (count, group, lanes), parts_of in alike.items():
+        _Region(graph, count, (-1, 8, 2, group // 16, lanes), parts_of).move()
+
+
+class _Region:
+    """Element-wise operations on decoded tensors and on others of as many elements, all dense.
+
+    Elements of two tensors belong together if they are at the same place in memory: then views of all of it have the
+    same parts.
+    """
+
+    def __init__(self, graph: fx.Graph, count: int, split: Sequence[int], decoded: dict[fx.Node, fx.Node]) -> None:
+        self.graph, self.count, self.split, self.decoded = graph, count, split, decoded
+        self.inside: dict[fx.Node, None] = {}  # the decoded nodes, and the operations to move, in order
+        self.waiting: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
+        self.parts: dict[fx.Node, fx.Node] = {}
+        self._find()
+
+    def _find(self) -> None:
+        banned: set[fx.Node] = set()
+        while True:
+            self.inside, last = {}, self.inside
+            for node in self.graph.nodes:
+                if node in self.decoded or (node not in banned and self._fits(node)):
+                    self.inside[node] = None
+            self.waiting = {
+                made.meta[WAITS_BY]: made
+                for node, parts in self.decoded.items()
+                for made in _waiting(parts)
+            }
+            banned |= {node for node in self.inside if node not in self.decoded and not self._is_written(node)}
+            if self.inside == last:
+                return
+
+    def move(self) -> None:
+        """Replace the region by operations on parts."""
+        if self.decoded.keys() >= self.inside.keys():
+            return
+        for node in self.inside:
+            with self.graph.inserting_before(node):
+                self.parts[node] = self._in_parts(node)
+                if node not in self.decoded and (outside := self._outside(node)):
+                    node.replace_all_uses_with(self._joined(node), outside.__contains__)
+            for user in self.waiting.keys() & node.users.keys():
+                self.waiting[user].replace_all_uses_with(self.waiting[user].args[0])
+        self._erase_unused([*self.waiting.values(), *self.inside])
+
+    def _fits(self, node: fx.Node) -> bool:
+        """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
+        order = self._order(node)
+        if order is None or self.inside.keys().isdisjoint(node.all_input_nodes):
+            return False
+        if packet_of(node) in MOVING:
+            return bool(node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype)
+        tensors = [argument for argument in node.all_input_nodes if _has_dimensions(argument)]
+        return (
+            torch.Tag.pointwise in getattr(node.target, "tags", ())
+            and is_pure(node)
+            and all(argument in self.inside or _is_in_memory(argument) for argument in tensors)
+            and all(argument.meta["val"].shape == node.meta["val"].shape for argument in tensors)
+            and all(self._order(argument) == order for argument in tensors)
+        )
+
+    def _order(self, node: fx.Node) -> tuple[int, ...] | None:
+        """The dimensions of a dense tensor of `count` elements by descending stride."""
+        value = node.meta.get("val")
+        is_such = isinstance(value, Tensor) and _is_static(value) and value.numel() == self.count
+        return order_of(value) if is_such else None
+
+    def _is_written(self, node: fx.Node) -> bool:
+        """Whether nothing outside reads it, or something that needs it in memory."""
+        outside = self._outside(node)
+        return not outside or any(map(_needs_memory, outside))
+
+    def _outside(self, node: fx.Node) -> list[fx.Node]:
+        return [user for user in node.users if user not in self.inside and user not in self.waiting]
+
+    def _in_parts(self, node: fx.Node) -> fx.Node:
+        """The counterpart of a node inside, in the shape of the parts."""
+        if node in self.decoded:
+            return self._call(aten.view.default, self.decoded[node], self.split)
+        if packet_of(node) in MOVING:
+            return self.parts[node.all_input_nodes[0]]
+        for argument in filter(_has_dimensions, node.all_input_nodes):
+            if argument not in self.parts:
+                in_memory_order = self._permuted(argument, self._order(argument) or ())
+                self.parts[argument] = self._call(aten.view.default, in_memory_order, self.split)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: self.parts.get(argument, argument))
+        moved = self._call(node.target, *args, **kwargs)
+        moved.meta |= origin(node)
+        return moved
+
+    def _joined(self, node: fx.Node) -> fx.Node:
+        """The result of a node inside, written to memory, in its own shape."""
+        parts, shape, order = self.parts[node], node.meta["val"].shape, self._order(node) or ()
+        kept = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
+        rows = self._call(aten.view.default, kept, [shape[dim] for dim in order])
+        return self._permuted(rows, [order.index(dim) for dim in range(len(order))])
+
+    def _permuted(self, node: fx.Node, order: Sequence[int]) -> fx.Node:
+        return node if list(order) == sorted(order) else self._call(aten.permute.default, node, order)
+
+    def _call(self, operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        node = self.graph.call_function(operation, args, kwargs)
+        given, named = fx.node.map_arg((args, kwargs), lambda argument: argument.meta["val"])
+        node.meta["val"] = operation(*given, **named)
+        return node
+
+    def _erase_unused(self, nodes: Iterable[fx.Node]) -> None:
+        """Erase those of the nodes that nothing uses, and what only they were made of."""
+        todo, erased = list(nodes), set()
+        while todo:
+            node = todo.pop()
+            if not node.users and node.op == "call_function" and node not in erased:
+                todo += node.all_input_nodes
+                self.graph.erase_node(node)
+                erased.add(node)
+
+
+def _is_static(value: Tensor) -> bool:
+    return not any(isinstance(size, SymInt) for size in value.shape)
+
+
+def _has_dimensions(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _is_in_memory(node: fx.Node) -> bool:
+    """Whether it is a view of an input or of a product's result."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    source = node.all_input_nodes[0] if node.target is getitem else node
+    return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full
+
+
+def _needs_memory(user: fx.Node) -> bool:
+    """Whether it, or a user of it as a view, is a product or the output."""
+    if is_view(user):
+        return any(map(_needs_memory, user.users))
+    return user.op == "output" or is_product(user)
+
+
+def _waiting(parts: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that were made to wait, of those that parts are decoded by."""
+    todo = [parts]
+    while todo:
+        node = todo.pop()
+        if WAITS_BY in node.meta:
+            yield node
+            todo.append(node.all_input_nodes[0])
+        elif node.op == "call_function":
+            todo += node.all_input_nodes

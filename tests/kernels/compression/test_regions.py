@@ -1,0 +1,153 @@
+"""Element-wise operations on decoded tensors, in the shape of their codes' parts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from kernels.compression import forms, private, splice
+from kernels.compression.nodes import is_product
+from kernels.compression.regions import work_in_parts
+from tests.kernels.compression import models
+from tests.kernels.compression.cuts import Step, same
+from tests.kernels.compression.graphs import partitioner
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+
+
+class Mixed(nn.Module):
+    """Views and element-wise functions between products, of hidden tensors in more than one shape."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(64, 32)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(x), self.second(x)))
+
+
+def reversed_axes(a: Tensor, b: Tensor) -> Tensor:
+    """Products of views in another memory order."""
+    return (a.transpose(1, 2).sigmoid() * b.transpose(1, 2).tanh()).transpose(1, 2)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gate": lambda a, b: F.silu(a) * b,
+    "gelu": lambda a, b: F.gelu(a) + F.gelu(b, approximate="tanh"),
+    "another order": reversed_axes,
+    "mixed orders": lambda a, b: a.sigmoid() * b.reshape(16, 4, 64).tanh().transpose(0, 1),
+    "a row of numbers": lambda a, b: a.sigmoid() * b.mean(-1, keepdim=True),
+    "a norm": lambda a, b: F.layer_norm(a, (64,)) * b.sigmoid(),
+    "dropout": lambda a, b: F.dropout(F.silu(a), 0.3) * b,
+    "relu": lambda a, b: a.relu() * b.relu(),
+    "bits as integers": lambda a, b: a.sigmoid() * b.detach().view(torch.int32).float().sin() * b,
+    "two widths": lambda a, b: F.silu(a.bfloat16()).float() * b,
+    "a number": lambda a, b: F.silu(a) * b.sum() + a.exp(),
+}
+
+
+def cuts_of(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Any, list[fx.GraphModule]]:
+    """Results of the cut graphs with regions and without, run operation by operation, and the backward graphs."""
+    modules: list[fx.GraphModule] = []
+
+    def keep(graph: fx.Graph, decoded: Any) -> None:
+        work_in_parts(graph, decoded)
+        modules.append(graph.owning_module)
+
+    step = Step(function, partitioner(bits=4))
+    with pytest.MonkeyPatch.context() as patch:
+        step.run(*inputs).sum().backward()
+        patch.setattr(splice, "work_in_parts", lambda graph, decoded: None)
+        without = step.again(partitioner(bits=4))
+        patch.setattr(splice, "work_in_parts", keep)
+        within = step.again(partitioner(bits=4))
+    return within, without, modules
+
+
+def written(module: fx.GraphModule) -> list[fx.Node]:
+    """What is written to memory in the shape of parts."""
+    return [node for node in module.graph.nodes if node.target is private.IN_MEMORY]
+
+
+def readers(node: fx.Node) -> Iterator[fx.Node]:
+    """Operations other than views that read it."""
+    for user in node.users:
+        if getattr(user.target, "is_view", False):
+            yield from readers(user)
+        else:
+            yield user
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_the_same_bit_for_bit(name: str) -> None:
+    within, without, modules = cuts_of(Mixed(FUNCTIONS[name]), torch.randn(4, 16, 32))
+    assert modules
+    assert same(within, without)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_each_dtype(dtype: torch.dtype) -> None:
+    model = Mixed(FUNCTIONS["gate"]).to(dtype)
+    within, without, _ = cuts_of(model, torch.randn(4, 16, 32, dtype=dtype))
+    assert same(within, without)
+
+
+@pytest.mark.parametrize("name", ["Llama", "mlp", "conv"])
+def test_models(name: str) -> None:
+    conv = nn.Sequential(nn.Conv2d(4, 16, 3), nn.SiLU(), nn.Conv2d(16, 16, 3), nn.GELU(), nn.Flatten())
+    model, x = {
+        "Llama": (models.Llama(), torch.randn(2, 64, 64)),
+        "mlp": (models.mlp(64), torch.randn(32, 64)),
+        "conv": (conv.to(memory_format=torch.channels_last), torch.randn(4, 4, 18, 18)),
+    }[name]
+    within, without, _ = cuts_of(model, x)
+    assert same(within, without)
+
+
+@pytest.mark.parametrize("name", ["gate", "gelu", "another order", "two widths", "dropout"])
+def test_decoded_tensors_are_not_written_but_what_products_read(name: str) -> None:
+    """So that no tensor is written that another loop reads."""
+    _, _, (module,) = cuts_of(Mixed(FUNCTIONS[name]), torch.randn(4, 16, 32))
+    assert written(module)
+    for node in written(module):
+        assert any(is_product(reader) or reader.op == "output" for reader in readers(node))
+
+
+def test_what_no_product_reads_is_left_to_inductor() -> None:
+    """A norm's derivative is summed along rows; the normalised tensor is written, and read in other loops."""
+    _, _, (module,) = cuts_of(Mixed(FUNCTIONS["a norm"]), torch.randn(4, 16, 32))
+    sums = [reader for node in written(module) for reader in readers(node) if not is_product(reader)]
+    assert sums
+
+
+def test_decoding_waits_for_the_product_before() -> None:
+    """It waits for no result in the same loop; of what is written it still waits for all products."""
+    _, _, (module,) = cuts_of(Mixed(FUNCTIONS["gate"]), torch.randn(4, 16, 32))
+    waits = [node for node in module.graph.nodes if node.target is aten.bitwise_or.Tensor]
+    assert waits
+    for node in waits:
+        number = node.args[1]
+        while number.target in (aten.bitwise_and.Scalar, torch.ops.prims.convert_element_type.default, aten.select.int):
+            number = number.args[0]
+        while getattr(number.target, "is_view", False):
+            number = number.args[0]
+        assert is_product(number) or number.op == "placeholder"
+
+
+def test_sizes_that_change_or_leave_a_rest_are_joined() -> None:
+    """Their regions stay in their own shape."""
+    model = nn.Sequential(nn.Linear(32, 40), nn.GELU(), nn.Linear(40, 32))
+    within, without, modules = cuts_of(model, torch.randn(50, 32))
+    assert same(within, without)
+    for module in modules:
+        assert all(node.meta["val"].dim() > 3 for node in written(module))
