@@ -160,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
         ways = [way for way in ways if not is_compiled(way)]
     bench = Bench(device, ways, TINY if options.quick else LARGE if device.type == "cuda" else NORMAL)
+    torch._dynamo.config.recompile_limit = len(ways) + 1  # else what is compiled once more runs in eager mode
     with torch_threads(1):
         measures: dict[str, Callable[[], Iterator[list[Row]]]] = {
             "bytes": lambda: bench.bytes(models, dtypes),

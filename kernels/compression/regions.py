@@ -65,9 +65,7 @@ class _Region:
                 if node in self.decoded or (node not in banned and self._fits(node)):
                     self.inside[node] = None
             self.waiting = {
-                made.meta[WAITS_BY]: made
-                for node, parts in self.decoded.items()
-                for made in _waiting(parts)
+                made.meta[WAITS_BY]: made for node, parts in self.decoded.items() for made in _waiting(parts)
             }
             banned |= {node for node in self.inside if node not in self.decoded and not self._is_written(node)}
             if self.inside == last:
@@ -88,8 +86,7 @@ class _Region:
 
     def _fits(self, node: fx.Node) -> bool:
         """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
-        order = self._order(node)
-        if order is None or self.inside.keys().isdisjoint(node.all_input_nodes):
+        if self.inside.keys().isdisjoint(node.all_input_nodes) or (order := self._order(node)) is None:
             return False
         if packet_of(node) in MOVING:
             return bool(node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype)
@@ -98,7 +95,6 @@ class _Region:
             torch.Tag.pointwise in getattr(node.target, "tags", ())
             and is_pure(node)
             and all(argument in self.inside or _is_in_memory(argument) for argument in tensors)
-            and all(argument.meta["val"].shape == node.meta["val"].shape for argument in tensors)
             and all(self._order(argument) == order for argument in tensors)
         )
 

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from kernels.compression import forms, private, splice
+from kernels.compression.layout import GroupLayout
 from kernels.compression.nodes import is_product
-from kernels.compression.regions import work_in_parts
+from kernels.compression.regions import Parts, work_in_parts
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
@@ -86,6 +88,52 @@ def readers(node: fx.Node) -> Iterator[fx.Node]:
             yield from readers(user)
         else:
             yield user
+
+
+def moved(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """A graph of a function of a decoded tensor and another, [16, 64] each, before and after."""
+    layout = GroupLayout((0, 1), 2, 64, 8, 0)
+
+    def joined(parts: Tensor, other: Tensor) -> list[Tensor]:
+        return [function(private.in_memory(parts).view(16, 64), other)]
+
+    with FakeTensorMode():
+        given = torch.randn(2, 8, 8, 8), torch.randn(16, 64)
+    before, after = (private.trace(joined, *given) for _ in range(2))
+    (kept,), (parts, *_) = written(after), after.graph.nodes
+    work_in_parts(after.graph, {next(iter(kept.users)): Parts(parts, layout)})
+    after.graph.lint()
+    after.recompile()
+    return before, after
+
+
+OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # and whether it is computed in parts
+    "a product": (lambda x, y: (x.sigmoid() * y) @ y.t(), True),
+    "a product of a view": (lambda x, y: (x.sigmoid() * y).view(64, 16) @ y, True),
+    "a sum": (lambda x, y: (x.sigmoid() * y).sum(0), False),
+    "bits": (lambda x, y: (x.view(torch.int32).to(torch.float32) * y) @ y.t(), False),
+    "what is not in memory": (lambda x, y: (x * y.softmax(-1)) @ y.t(), False),
+    "another order": (lambda x, y: (x * y.view(64, 16).t().sigmoid().view(16, 64)) @ y.t(), False),
+    "a column": (lambda x, y: (x * y[:, :1]) @ y.t(), False),
+}
+
+
+@pytest.mark.parametrize("name", OF_DECODED)
+def test_what_is_computed_in_parts(name: str) -> None:
+    function, is_moved = OF_DECODED[name]
+    before, after = moved(function)
+    parts, other = torch.randn(2, 8, 8, 8), torch.randn(16, 64)
+    assert torch.equal(after(parts, other)[0], before(parts, other)[0])
+    dims = {
+        node.meta["val"].dim() for node in after.graph.nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())
+    }
+    assert (5 in dims) == is_moved
+
+
+def test_what_changes_a_tensor_is_not_moved() -> None:
+    _, after = moved(lambda x, y: y.copy_(x.sigmoid()))
+    (change,) = (node for node in after.graph.nodes if node.target is aten.copy_.default)
+    assert change.args[0].op == "placeholder"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
