@@ -55,6 +55,7 @@ class _Region:
         self.inside: dict[fx.Node, None] = {}  # the decoded nodes, and the operations to move, in order
         self.waiting: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
         self.parts: dict[fx.Node, fx.Node] = {}
+        self.written: dict[fx.Node, fx.Node] = {}  # parts in memory: a result and its views share them
         self._find()
 
     def _find(self) -> None:
@@ -65,7 +66,10 @@ class _Region:
                 if node in self.decoded or (node not in banned and self._fits(node)):
                     self.inside[node] = None
             self.waiting = {
-                made.meta[WAITS_BY]: made for node, parts in self.decoded.items() for made in _waiting(parts)
+                made.meta[WAITS_BY]: made
+                for node, parts in self.decoded.items()
+                if self.inside.keys() >= node.users.keys()
+                for made in _waiting(parts)
             }
             banned |= {node for node in self.inside if node not in self.decoded and not self._is_written(node)}
             if self.inside == last:
@@ -82,7 +86,7 @@ class _Region:
                     node.replace_all_uses_with(self._joined(node), outside.__contains__)
             for user in self.waiting.keys() & node.users.keys():
                 self.waiting[user].replace_all_uses_with(self.waiting[user].args[0])
-        self._erase_unused([*self.waiting.values(), *self.inside])
+        self._erase_unused([*self.waiting.values(), *self.inside, *self.parts.values()])
 
     def _fits(self, node: fx.Node) -> bool:
         """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
@@ -130,8 +134,9 @@ class _Region:
     def _joined(self, node: fx.Node) -> fx.Node:
         """The result of a node inside, written to memory, in its own shape."""
         parts, shape, order = self.parts[node], node.meta["val"].shape, self._order(node) or ()
-        kept = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
-        rows = self._call(aten.view.default, kept, [shape[dim] for dim in order])
+        if parts not in self.written:
+            self.written[parts] = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
+        rows = self._call(aten.view.default, self.written[parts], [shape[dim] for dim in order])
         return self._permuted(rows, [order.index(dim) for dim in range(len(order))])
 
     def _permuted(self, node: fx.Node, order: Sequence[int]) -> fx.Node:

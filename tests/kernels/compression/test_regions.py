@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from kernels.compression import forms, private, splice
 from kernels.compression.layout import GroupLayout
-from kernels.compression.nodes import is_product
+from kernels.compression.nodes import cone, is_product
 from kernels.compression.regions import Parts, work_in_parts
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, same
@@ -131,8 +131,8 @@ def test_what_is_computed_in_parts(name: str) -> None:
 
 
 def test_what_changes_a_tensor_is_not_moved() -> None:
-    _, after = moved(lambda x, y: y.copy_(x.sigmoid()))
-    (change,) = (node for node in after.graph.nodes if node.target is aten.copy_.default)
+    _, after = moved(lambda x, y: y.mul_(x) @ y.t())
+    (change,) = (node for node in after.graph.nodes if node.target is aten.mul_.Tensor)
     assert change.args[0].op == "placeholder"
 
 
@@ -190,6 +190,15 @@ def test_decoding_waits_for_the_product_before() -> None:
         while getattr(number.target, "is_view", False):
             number = number.args[0]
         assert is_product(number) or number.op == "placeholder"
+
+
+def test_what_a_product_reads_beside_a_result_waits_for_it() -> None:
+    """The input of the last layer is decoded once the gradient before it is there, not in the loops that make it."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.Sigmoid(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 32))
+    _, _, (module,) = cuts_of(model, torch.randn(16, 32))
+    assert len(written(module)) == 4
+    for node in written(module):
+        assert any(made.target is aten.bitwise_or.Tensor for made in cone(node))
 
 
 def test_sizes_that_change_or_leave_a_rest_are_joined() -> None:
