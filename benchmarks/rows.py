@@ -159,13 +159,13 @@ def described_rows(
 ) -> list[Row]:
     """The rows of all groups; each group is described in a line as soon as it is measured.
 
-    so_far: a file that then has all rows up to it, so that they are left where the process is killed.
+    so_far: a file to write all rows to after each group, so that they stay if the process is killed; not a pipe.
     """
     rows: list[Row] = []
     for group in groups:
         rows += group
         if group:
             print(described(group), flush=True)
-            if so_far is not None:
+            if so_far is not None and not command.is_device(so_far):
                 write(so_far, rows)
     return rows

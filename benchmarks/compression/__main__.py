@@ -160,8 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
         ways = [way for way in ways if not is_compiled(way)]
     bench = Bench(device, ways, TINY if options.quick else LARGE if device.type == "cuda" else NORMAL)
-    torch._dynamo.config.recompile_limit = len(ways) + 1  # else what is compiled once more runs in eager mode
-    with torch_threads(1):
+    # Past the limit, what is compiled once more would run in eager mode.
+    limits = torch._dynamo.config.patch(recompile_limit=1000, fail_on_recompile_limit_hit=True)
+    with torch_threads(1), limits:
         measures: dict[str, Callable[[], Iterator[list[Row]]]] = {
             "bytes": lambda: bench.bytes(models, dtypes),
             "times": lambda: bench.times(models, timed, repeats),

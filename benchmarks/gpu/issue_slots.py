@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.issue_slots(__doc__, arguments)
     device = device_of(options.device)
-    rows = described_rows(measure(options.fn, device), described)
+    rows = described_rows(measure(options.fn, device), described, options.out)
     record([("issue-slots", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 

@@ -91,7 +91,7 @@ def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
         return make_fx(function, decomposition_table=select_decomp_table())(*values)
 
 
-IN_MEMORY = inductor_prims.force_stride_order  # of a tensor and its strides
+IN_MEMORY = inductor_prims.force_stride_order  # an operation on a tensor and the strides that it shall have
 
 
 def in_memory(x: Tensor) -> Tensor:

@@ -17,12 +17,22 @@ from kernels.compression.layout import GroupLayout, order_of
 from kernels.compression.nodes import is_product, is_pure, is_view, origin, packet_of
 
 aten = torch.ops.aten
-MOVING = (aten.view, aten._unsafe_view, aten.permute, aten.transpose, aten.t, aten.unsqueeze, aten.squeeze, aten.alias)
+SAME_MEMORY = (
+    aten.view,
+    aten._unsafe_view,
+    aten.permute,
+    aten.transpose,
+    aten.t,
+    aten.unsqueeze,
+    aten.squeeze,
+    aten.alias,
+)
+KEEPING_ORDER = (None, torch.preserve_format, torch.contiguous_format)  # formats for any number of dimensions
 WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
 
 
 class Parts(NamedTuple):
-    """The parts that a decoded tensor is joined from: [units, *parts, lanes], in memory order."""
+    """The parts that a decoded tensor is joined from: [*lead, units, *parts, lanes], in memory order."""
 
     node: fx.Node
     layout: GroupLayout
@@ -31,8 +41,8 @@ class Parts(NamedTuple):
 def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, Parts]) -> None:
     """Compute what is computed element by element of decoded tensors of the backward graph in their parts' shape.
 
-    Not where sizes change or the last unit is padded; nor a result that only operations other than products read, for
-    Inductor may fuse these.
+    Not where sizes change or the last unit is padded; nor a result that neither a product nor the output reads, for
+    Inductor may fuse its readers.
     """
     alike: dict[tuple[int, int, int], dict[fx.Node, fx.Node]] = {}
     for node, (parts, layout) in decoded.items():
@@ -53,7 +63,8 @@ class _Region:
     def __init__(self, graph: fx.Graph, count: int, split: Sequence[int], decoded: dict[fx.Node, fx.Node]) -> None:
         self.graph, self.count, self.split, self.decoded = graph, count, split, decoded
         self.inside: dict[fx.Node, None] = {}  # the decoded nodes, and the operations to move, in order
-        self.waiting: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
+        self.needless: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
+        self.as_they_are: set[fx.Node] = set()  # parts of decoded tensors that are written in any case
         self.parts: dict[fx.Node, fx.Node] = {}
         self.written: dict[fx.Node, fx.Node] = {}  # parts in memory: a result and its views share them
         self._find()
@@ -65,11 +76,11 @@ class _Region:
             for node in self.graph.nodes:
                 if node in self.decoded or (node not in banned and self._fits(node)):
                     self.inside[node] = None
-            self.waiting = {
-                made.meta[WAITS_BY]: made
+            self.needless = {
+                wait.meta[WAITS_BY]: wait
                 for node, parts in self.decoded.items()
                 if self.inside.keys() >= node.users.keys()
-                for made in _waiting(parts)
+                for wait in _waiting(parts)
             }
             banned |= {node for node in self.inside if node not in self.decoded and not self._is_written(node)}
             if self.inside == last:
@@ -82,22 +93,27 @@ class _Region:
         for node in self.inside:
             with self.graph.inserting_before(node):
                 self.parts[node] = self._in_parts(node)
-                if node not in self.decoded and (outside := self._outside(node)):
-                    node.replace_all_uses_with(self._joined(node), outside.__contains__)
-            for user in self.waiting.keys() & node.users.keys():
-                self.waiting[user].replace_all_uses_with(self.waiting[user].args[0])
-        self._erase_unused([*self.waiting.values(), *self.inside, *self.parts.values()])
+                outside = self._outside(node)
+                if node in self.decoded and outside:
+                    self.as_they_are.add(self.parts[node])
+                elif outside and self.parts[node] not in self.as_they_are:
+                    node.replace_all_uses_with(self._in_own_shape(node), outside.__contains__)
+                    self.parts[node] = self.written[self.parts[node]]  # what is written is not computed again
+            for user in self.needless.keys() & node.users.keys():
+                self.needless[user].replace_all_uses_with(self.needless[user].args[0])
+        self._erase_unused([*self.needless.values(), *self.inside, *self.parts.values()])
 
     def _fits(self, node: fx.Node) -> bool:
         """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
         if self.inside.keys().isdisjoint(node.all_input_nodes) or (order := self._order(node)) is None:
             return False
-        if packet_of(node) in MOVING:
+        if packet_of(node) in SAME_MEMORY:
             return bool(node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype)
         tensors = [argument for argument in node.all_input_nodes if _has_dimensions(argument)]
         return (
             torch.Tag.pointwise in getattr(node.target, "tags", ())
             and is_pure(node)
+            and node.kwargs.get("memory_format") in KEEPING_ORDER
             and all(argument in self.inside or _is_in_memory(argument) for argument in tensors)
             and all(self._order(argument) == order for argument in tensors)
         )
@@ -114,13 +130,13 @@ class _Region:
         return not outside or any(map(_needs_memory, outside))
 
     def _outside(self, node: fx.Node) -> list[fx.Node]:
-        return [user for user in node.users if user not in self.inside and user not in self.waiting]
+        return [user for user in node.users if user not in self.inside and user not in self.needless]
 
     def _in_parts(self, node: fx.Node) -> fx.Node:
         """The counterpart of a node inside, in the shape of the parts."""
         if node in self.decoded:
             return self._call(aten.view.default, self.decoded[node], self.split)
-        if packet_of(node) in MOVING:
+        if packet_of(node) in SAME_MEMORY:
             return self.parts[node.all_input_nodes[0]]
         for argument in filter(_has_dimensions, node.all_input_nodes):
             if argument not in self.parts:
@@ -131,11 +147,12 @@ class _Region:
         moved.meta |= origin(node)
         return moved
 
-    def _joined(self, node: fx.Node) -> fx.Node:
+    def _in_own_shape(self, node: fx.Node) -> fx.Node:
         """The result of a node inside, written to memory, in its own shape."""
         parts, shape, order = self.parts[node], node.meta["val"].shape, self._order(node) or ()
         if parts not in self.written:
-            self.written[parts] = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
+            kept = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
+            self.written |= {parts: kept, kept: kept}
         rows = self._call(aten.view.default, self.written[parts], [shape[dim] for dim in order])
         return self._permuted(rows, [order.index(dim) for dim in range(len(order))])
 
@@ -160,7 +177,7 @@ class _Region:
 
 
 def _is_static(value: Tensor) -> bool:
-    return not any(isinstance(size, SymInt) for size in value.shape)
+    return not any(isinstance(size, SymInt) for size in (*value.shape, *value.stride()))
 
 
 def _has_dimensions(node: fx.Node) -> bool:
@@ -173,7 +190,7 @@ def _is_in_memory(node: fx.Node) -> bool:
     while is_view(node):
         node = node.all_input_nodes[0]
     source = node.all_input_nodes[0] if node.target is getitem else node
-    return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full
+    return node.op == "placeholder" or is_product(source)
 
 
 def _needs_memory(user: fx.Node) -> bool:

@@ -142,12 +142,12 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> Functions:
 
     units = value.dim() - layout.static  # the dimension of units, after those whose sizes change
 
-    def join(parts: Tensor) -> list[Tensor]:
-        return [layout.join(_kept(parts, units).flatten(units + 1, -2), sizes)]
+    def joined(parts: Tensor) -> list[Tensor]:
+        return [layout.join(parts.flatten(units + 1, -2), sizes)]
 
     if value.device.type == "cpu":
-        return encode, decode, join
-    return encode, lambda *encoded: [layout.join(part.flatten(units + 1, -2), sizes) for part in decode(*encoded)], None
+        return encode, decode, lambda parts: joined(_kept(parts, units))
+    return encode, lambda *encoded: joined(*decode(*encoded)), None
 
 
 def _kept(parts: Tensor, units: int) -> Tensor:
