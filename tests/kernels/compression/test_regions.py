@@ -115,9 +115,6 @@ OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # an
     "what is not in memory": (lambda x, y: (x * y.softmax(-1)) @ y.t(), False),
     "another order": (lambda x, y: (x * y.view(64, 16).t().sigmoid().view(16, 64)) @ y.t(), False),
     "a column": (lambda x, y: (x * y[:, :1]) @ y.t(), False),
-        lambda x, y: channels_last(x).clone(memory_format=torch.channels_last).flatten(),
-        False,
-    ),
 }
 
 
