@@ -69,10 +69,12 @@ def measuring(module: str, doc: str | None, out: str = FILES) -> command.Parser:
 
 
 def file_of(name: str) -> str:
+    """Where rows of this name go."""
     return f"benchmarks/results/<device>/{name}.jsonl"
 
 
 def add_device(parser: command.Parser) -> None:
+    """Add the option of which device to measure on."""
     parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
 
 

@@ -5,17 +5,15 @@ while the product runs. So each stretch gets its own copies of the decoding and 
 tensors alone: Inductor fuses them with their users, but for decoding on a GPU, by kernels of our own.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms, opaque
 from kernels.compression.layout import GroupLayout, hint
-from kernels.compression.nodes import inline, is_mutable, is_product, is_pure, is_view, packet_of
+from kernels.compression.nodes import call, inline, is_mutable, is_pointwise, is_product, is_pure, is_view, packet_of
 from kernels.compression.regions import WAITS_BY, Parts
 
 aten = torch.ops.aten
@@ -104,7 +102,7 @@ def _may_repeat(node: fx.Node) -> bool:
     is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
     if node.op != "call_function" or not is_large or not is_pure(node):
         return False
-    return is_view(node) or packet_of(node) in MOVING or torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_view(node) or packet_of(node) in MOVING or is_pointwise(node)
 
 
 def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
@@ -234,16 +232,12 @@ def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
     Otherwise Inductor would decode earlier, in one kernel with another operation of the size, and hold the result.
     """
 
-    def call(operation: Callable[..., Any], *args: Any) -> fx.Node:
-        with before.graph.inserting_before(before):
-            node = before.graph.call_function(operation, args)
-        node.meta["val"] = operation(*fx.node.map_arg(args, lambda argument: argument.meta["val"]))
-        return node
-
-    number, made = product, []
-    for _ in range(product.meta["val"].dim()):
-        made.append(number := call(aten.select.int, number, 0, 0))
-    made.append(number := call(torch.ops.prims.convert_element_type.default, number, torch.int32))
-    waiting = call(aten.bitwise_or.Tensor, field, call(aten.bitwise_and.Scalar, number, 0))
+    graph, made = before.graph, []
+    with graph.inserting_before(before):
+        number = product
+        for _ in range(product.meta["val"].dim()):
+            made.append(number := call(graph, aten.select.int, number, 0, 0))
+        made.append(number := call(graph, torch.ops.prims.convert_element_type.default, number, torch.int32))
+        waiting = call(graph, aten.bitwise_or.Tensor, field, call(graph, aten.bitwise_and.Scalar, number, 0))
     waiting.meta[WAITS_BY] = made[0]
     return waiting

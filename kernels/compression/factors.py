@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression.exact import without_gradients
-from kernels.compression.nodes import is_drawn, origin, packet_of
+from kernels.compression.nodes import is_drawn, is_pointwise, origin, packet_of
 
 aten = torch.ops.aten
 CAST = torch.ops.prims.convert_element_type
@@ -101,7 +101,7 @@ def _inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def _is_element_wise(node: fx.Node) -> bool:
     is_pure = node.op == "call_function" and not node.is_impure() and not is_drawn(node)
-    return is_pure and (_moves(node) or torch.Tag.pointwise in getattr(node.target, "tags", ()))
+    return is_pure and (_moves(node) or is_pointwise(node))
 
 
 def _moves(node: fx.Node) -> bool:

@@ -68,6 +68,11 @@ def is_view(node: fx.Node) -> bool:
     return bool(getattr(node.target, "is_view", False))
 
 
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether it works element by element."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
 def is_mutable(node: fx.Node) -> bool:
     """Whether it changes an argument in place."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
@@ -76,6 +81,14 @@ def is_mutable(node: fx.Node) -> bool:
 def is_pure(node: fx.Node) -> bool:
     """Whether it has no side effects, and the same result each time."""
     return not (node.is_impure() or is_drawn(node) or is_mutable(node))
+
+
+def call(graph: fx.Graph, operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """A new node at the graph's place of insertion, with the result's metadata."""
+    node = graph.call_function(operation, args, kwargs)
+    given, named = fx.node.map_arg((args, kwargs), lambda argument: argument.meta["val"])
+    node.meta["val"] = operation(*given, **named)
+    return node
 
 
 def origin(node: fx.Node) -> dict[str, Any]:

@@ -7,14 +7,15 @@ shape of the parts as well: then their results are written in place of the decod
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import SymInt, Tensor, fx
 
 from kernels.compression import private
+from kernels.compression.codes import LEAST_PARTS
 from kernels.compression.layout import GroupLayout, order_of
-from kernels.compression.nodes import is_product, is_pure, is_view, origin, packet_of
+from kernels.compression.nodes import call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
 
 aten = torch.ops.aten
 SAME_MEMORY = (
@@ -50,7 +51,7 @@ def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, Parts]) -> None:
         if not layout.filler and _is_static(value):
             alike.setdefault((value.numel(), layout.group, layout.lanes), {})[node] = parts
     for (count, group, lanes), parts_of in alike.items():
-        _Region(graph, count, (-1, 8, 2, group // 16, lanes), parts_of).move()
+        _Region(graph, count, (-1, LEAST_PARTS, 2, group // (2 * LEAST_PARTS), lanes), parts_of).move()
 
 
 class _Region:
@@ -111,7 +112,7 @@ class _Region:
             return bool(node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype)
         tensors = [argument for argument in node.all_input_nodes if _has_dimensions(argument)]
         return (
-            torch.Tag.pointwise in getattr(node.target, "tags", ())
+            is_pointwise(node)
             and is_pure(node)
             and node.kwargs.get("memory_format") in KEEPING_ORDER
             and all(argument in self.inside or _is_in_memory(argument) for argument in tensors)
@@ -135,15 +136,15 @@ class _Region:
     def _in_parts(self, node: fx.Node) -> fx.Node:
         """The counterpart of a node inside, in the shape of the parts."""
         if node in self.decoded:
-            return self._call(aten.view.default, self.decoded[node], self.split)
+            return call(self.graph, aten.view.default, self.decoded[node], self.split)
         if packet_of(node) in SAME_MEMORY:
             return self.parts[node.all_input_nodes[0]]
         for argument in filter(_has_dimensions, node.all_input_nodes):
             if argument not in self.parts:
                 in_memory_order = self._permuted(argument, self._order(argument) or ())
-                self.parts[argument] = self._call(aten.view.default, in_memory_order, self.split)
+                self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.split)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: self.parts.get(argument, argument))
-        moved = self._call(node.target, *args, **kwargs)
+        moved = call(self.graph, node.target, *args, **kwargs)
         moved.meta |= origin(node)
         return moved
 
@@ -151,19 +152,13 @@ class _Region:
         """The result of a node inside, written to memory, in its own shape."""
         parts, shape, order = self.parts[node], node.meta["val"].shape, self._order(node) or ()
         if parts not in self.written:
-            kept = self._call(private.IN_MEMORY, parts, parts.meta["val"].stride())
+            kept = call(self.graph, private.IN_MEMORY, parts, parts.meta["val"].stride())
             self.written |= {parts: kept, kept: kept}
-        rows = self._call(aten.view.default, self.written[parts], [shape[dim] for dim in order])
+        rows = call(self.graph, aten.view.default, self.written[parts], [shape[dim] for dim in order])
         return self._permuted(rows, [order.index(dim) for dim in range(len(order))])
 
     def _permuted(self, node: fx.Node, order: Sequence[int]) -> fx.Node:
-        return node if list(order) == sorted(order) else self._call(aten.permute.default, node, order)
-
-    def _call(self, operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        node = self.graph.call_function(operation, args, kwargs)
-        given, named = fx.node.map_arg((args, kwargs), lambda argument: argument.meta["val"])
-        node.meta["val"] = operation(*given, **named)
-        return node
+        return node if list(order) == sorted(order) else call(self.graph, aten.permute.default, node, order)
 
     def _erase_unused(self, nodes: Iterable[fx.Node]) -> None:
         """Erase those of the nodes that nothing uses, and what only they were made of."""
