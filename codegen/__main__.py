@@ -5,7 +5,7 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from codegen.options import ALL, METHODS, TARGETS, bits, check, method, params, parser
+from codegen.options import ALL, METHODS, bits, check, method, params, parser
 from coefficients.schema import CoefficientError, Document
 from fitting.errors import InputError
 
@@ -113,25 +113,27 @@ def _emit_all() -> int:
             " function: --fn NAME --method all --out FILE"
         )
     generated.FOLDER.mkdir(exist_ok=True)
-    changed = 0
+    changed, emitted = 0, []
     for path, text in generated.texts():
+        emitted.append(path)
         if generated.problem(path, text):
             write_text(path, text)
             changed += 1
-    for path in generated.strangers():
+    for path in generated.strangers(emitted):
         print(f"{path} is not an emitted file; delete it")
     print(f"{changed} files written below {generated.FOLDER}")
     return command.GOOD
 
 
 def _check() -> int:
-    bad = [f"{path}: {fault}" for path, text in generated.texts() if (fault := generated.problem(path, text))]
-    bad += [f"{path}: no function of the catalogue emits this file" for path in generated.strangers()]
+    texts = dict(generated.texts())
+    bad = [f"{path}: {fault}" for path, text in texts.items() if (fault := generated.problem(path, text))]
+    bad += [f"{path}: no function of the catalogue emits this file" for path in generated.strangers(texts)]
     for line in bad:
         print(line)
     remedy = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
     advice = f"; to write them anew: {remedy}" if bad else ""
-    print(f"{len(names()) * len(TARGETS) + 2} files, {len(bad)} bad{advice}")
+    print(f"{len(texts)} files, {len(bad)} bad{advice}")
     return command.BAD if bad else command.GOOD
 
 

@@ -20,7 +20,7 @@ from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
 # Operations that a formula takes as arguments, as eager mode has faster ones on a CPU, and their defaults.
-FASTER = {"sqrt": "torch.sqrt", "polynomial": "polynomial", "by_branch": "by_branch"}
+FASTER = {"sqrt": "torch.sqrt", "polynomial": "polynomial"}
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
 
 
@@ -144,31 +144,14 @@ def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Func
         writer.lines.append(f"s = {where}(on_right, s, -s)")
         writer.give(_formula(right, "expression"))
         return _from_output(writer, doc, 2)
-    if target == "torch":
-        return _two_functions(branches, doc)
     renamed = [{**left, "suffix": "_left"}, {**right, "suffix": "_right"}]
     constants = {**_constants(renamed[0]), **_constants(renamed[1])}
-    writer = Writer(target, constants=constants)
+    writer = Writer(target, constants=constants, calls_polynomials=target == "torch")
     for branch, name in zip(renamed, ("left", "right"), strict=True):
         _assign_s(writer, branch)
         writer.assign(name, _formula(branch, "expression"))
     writer.lines.append(f"return {where}(on_right, right, left)")
     return _from_output(writer, doc, 2)
-
-
-def _two_functions(branches: list[dict[str, Any]], doc: str) -> Function:
-    """For PyTorch: an inner function for each branch, so that a caller need not compute both for each y."""
-    whole = Writer("torch")
-    for branch, name in zip(branches, ("left", "right"), strict=True):
-        writer = _writer("torch", branch)
-        _assign_s(writer, branch)
-        writer.give(_formula(branch, "expression"))
-        part = writer.function(name, ("y",), f"Where x is on the {name} branch.")
-        whole.lines += [*part.text().split("\n"), ""]
-        whole.printer.used |= part.calls
-    whole.printer.used.add("by_branch")
-    whole.lines.append("return by_branch(y, on_right, right, left)")
-    return _from_output(whole, doc, 2)
 
 
 def _from_output(writer: Writer, doc: str, branches: int = 1) -> Function:

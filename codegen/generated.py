@@ -1,10 +1,10 @@
 """The folder kernels/generated: the files that belong there, and what is wrong with those that are there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from codegen.info import functions_module
-from codegen.module import MARK, torch_module, triton_module
+from codegen.module import MARK, loops_module, torch_module, triton_module
 from codegen.subject import Subject, of_catalogue
 from fitting.activations import names
 
@@ -25,6 +25,9 @@ def texts() -> Iterator[tuple[Path, str]]:
         subject = of_catalogue(name)
         for target, write in WRITERS.items():
             yield FOLDER / f"{name}_{target}.py", write(subject)
+        loops = loops_module(subject)
+        if loops is not None:
+            yield FOLDER / f"{name}_loops.py", loops
 
 
 def problem(path: Path, text: str) -> str | None:
@@ -39,7 +42,6 @@ def problem(path: Path, text: str) -> str | None:
     return f"differs from what is emitted, first in line {line}"
 
 
-def strangers() -> list[Path]:
-    """Modules in the folder that no function of the catalogue emits."""
-    known = {f"{name}_{target}.py" for name in names() for target in WRITERS} | {"__init__.py", "functions.py"}
-    return sorted(path for path in FOLDER.glob("*.py") if path.name not in known)
+def strangers(emitted: Iterable[Path]) -> list[Path]:
+    """Modules in the folder that are not emitted."""
+    return sorted(set(FOLDER.glob("*.py")) - set(emitted))

@@ -2,14 +2,15 @@
 
 For Triton, in `<name>_triton.py`: forward, derivative and derivative_from_output (with the dtype as a suffix, where
 they differ), branch_bit, and a code and a level function for each few-bit table. For PyTorch, in `<name>_torch.py`: the
-same in one precision, without the tables, which the runtime reads from their files.
+same in one precision, without the tables, which the runtime reads from their files. For Numba, in `<name>_loops.py`, if
+there is one: derivative_from_output in float32.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from codegen import elements
+from codegen import elements, loops
 from codegen.function import Function
 from codegen.primitive import Primitive
 from codegen.primitives import TRITON
@@ -57,6 +58,20 @@ def torch_module(subject: Subject) -> str:
     bit = elements.branch_bit(subject, "torch")
     functions += [bit] if bit is not None else []
     return _assemble(subject, "torch", ["import torch"], torch_texts(functions))
+
+
+def loops_module(subject: Subject) -> str | None:
+    """The text of `<name>_loops.py`, if the function has one."""
+    texts = loops.loops_of(subject)
+    if texts is None:
+        return None
+    of_numpy = [name for name in ("float32", "int32", "sqrt") if any(f"{name}(" in text for text in texts)]
+    imports = [
+        f"from numpy import {', '.join(of_numpy)}",
+        "",
+        "from coefficients.compiled import compiled_loop, inlined",
+    ]
+    return _text(subject, "--all", [subject.invact()[loops.DTYPE]], imports, texts)
 
 
 def torch_texts(functions: Iterable[Function]) -> list[str]:
@@ -139,9 +154,14 @@ def primitive_function(name: str, primitive: Primitive, jit: bool = True) -> Fun
 
 
 def _assemble(subject: Subject, target: str, imports: list[str], texts: list[str]) -> str:
+    options = f"--fn {subject.name} --method all --target {target}"
+    return _text(subject, options, _used(subject, target), imports, texts)
+
+
+def _text(subject: Subject, options: str, files: list[File], imports: list[str], texts: list[str]) -> str:
     header = [f'"""{subject.name}(x) = {subject.activation.expr}', "", MARK]
-    header += [f"To make it again: python -m codegen emit --fn {subject.name} --method all --target {target}", ""]
-    header += [f"    {file.origin}" for file in _used(subject, target)] + ['"""']
+    header += [f"To make it again: python -m codegen emit {options}", ""]
+    header += [f"    {file.origin}" for file in files] + ['"""']
     return "\n".join(header) + "\n\n" + "\n".join(imports) + "\n\n\n" + "\n\n\n".join(texts) + "\n"
 
 

@@ -55,6 +55,7 @@ _UNIT = (0.0, 1.0)
 _MILLS = {name: (1 / (1 + slope * _FAR), 1.0) for name, slope in MILLS_SLOPES.items()}
 POLYNOMIALS: dict[str, tuple[Callable[[Any], Any], tuple[float, float], tuple[float, float]]] = {
     **{name: (_mills(slope), _MILLS[name], _MILLS[name]) for name, slope in MILLS_SLOPES.items()},
+    "exp2": (lambda at: mpmath.mpf(2) ** at, (-0.5, 0.5), (-0.5, 0.5)),
     "log1p of exp": (_ratio(mpmath.log1p), _UNIT, _UNIT),
     "log1p": (_ratio(mpmath.log1p), (-0.125, 0.125), (-0.25, 0.25)),
     "expm1": (_ratio(mpmath.expm1), (-0.125, 0.125), (-0.375, 0.375)),

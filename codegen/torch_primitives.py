@@ -37,10 +37,5 @@ TORCH = {
         ),
         arguments="x, highest, following, *others",
     ),
-    "by_branch": Primitive(
-        "The function of the branch that x is on, of each y.",
-        ("return torch.where(on_right, right(y), left(y))",),
-        arguments="y, on_right, right, left",
-    ),
 }
 """name -> the function to define, where torch has none"""

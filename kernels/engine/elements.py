@@ -1,7 +1,9 @@
 """Arguments of kernels: dtypes, the emitted element functions, tables on a device, memory for what is saved."""
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -53,6 +55,16 @@ def widened(values: Tensor) -> Tensor:
 def torch_elements(function: str) -> ModuleType:
     """The emitted PyTorch module of a function of the catalogue."""
     return import_module(f"kernels.generated.{function}_torch")
+
+
+@cache
+def loop_element(function: str) -> Callable[..., None] | None:
+    """The emitted loop of a function over its outputs; None where it has none. Takes Numba."""
+    name = f"kernels.generated.{function}_loops"
+    if find_spec(name) is None:
+        return None
+    loop: Callable[..., None] = import_module(name).from_output
+    return loop
 
 
 @cache

@@ -1,4 +1,8 @@
-"""f' from what is stored of the output, by the formulas of `kernels.generated`."""
+"""f' from what is stored of the output, by the formulas of `kernels.generated`.
+
+On a CPU in 16 bits a table has all of them, and in float32 Numba, where it is, compiles loops for functions of two
+branches.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -7,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine import host
-from kernels.engine.elements import INTEGERS, dtype_name, torch_elements, widened
+from kernels.engine.elements import INTEGERS, dtype_name, loop_element, torch_elements, widened
 from kernels.engine.host import COUNT_16_BIT, all_values, index_of, on_host
 from kernels.methods.method import KernelSpec, spec_of
 
@@ -17,7 +21,6 @@ MAX_CACHED_TABLES = 32  # of each kind, 1 MiB each at most
 _HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "sqrt": host.sqrt,
     "polynomial": host.polynomial,
-    "by_branch": host.by_branch,
 }
 
 
@@ -52,7 +55,23 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
             values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
         case "marked_output":
             bit = (output.view(INTEGERS[output.dtype]) & 1) == 0
+    if bit is not None and output.dtype == torch.float32 and on_host(output):
+        derivative = _by_loop(spec.function.name, values, bit)
+        if derivative is not None:
+            return derivative
     return derivative_from_output(spec, output.dtype, values, bit, params, faster=True)
+
+
+def _by_loop(function: str, y: Tensor, on_right: Tensor) -> Tensor | None:
+    """f' of flat outputs by the emitted loop of a function; None where it has none, or without Numba."""
+    loops = host.loops()
+    loop = loop_element(function) if loops is not None else None
+    if loops is None or loop is None:
+        return None
+    result = torch.empty_like(y)
+    arrays = [tensor.detach().numpy() for tensor in (y, on_right, result)]
+    loops.in_threads(len(y), 8, lambda start, stop: loop(*(array[start:stop] for array in arrays)))
+    return result
 
 
 def border_of(spec: KernelSpec, y: Tensor, dtype: torch.dtype) -> Tensor:

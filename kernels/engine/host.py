@@ -1,6 +1,6 @@
 """Operations that are faster on a CPU than those of `kernels.engine.planes` and of emitted text.
 
-Numba, where it is, compiles loops over groups. NumPy packs bit planes, as PyTorch has no packbits, and compares, as
+Numba, where it is, compiles loops. NumPy packs bit planes, as PyTorch has no packbits, and compares, as
 PyTorch's comparisons use no vector instructions; `where` works on bits, as torch.where branches for each number and
 mispredicts. Functions of 16-bit numbers can be read from a table of all 65,536. Tensors on other devices take the plain
 operations.
@@ -16,11 +16,7 @@ from torch import Tensor
 
 from kernels.engine import planes
 from kernels.engine.elements import INTEGERS
-from kernels.methods.table import Table
 
-Formula = Callable[[Tensor], Tensor]
-
-MOST_BORDERS = 64  # with more, a binary search is faster than one comparison for each
 COUNT_16_BIT = 1 << 16  # values of a 16-bit dtype
 _CONSTANTS = 256  # polynomials whose coefficients are kept as tensors
 
@@ -65,24 +61,6 @@ def holds(condition: Callable[..., Tensor], x: Tensor, params: Sequence[float]) 
     return torch.from_numpy(condition(x.numpy(), params)) if on_host(x) else condition(x, params)
 
 
-def code_planes(table: Table, x: Tensor) -> Tensor:
-    """The packed codes of flat numbers on a CPU; NaN has the first code, as it is above no border.
-
-    At each border some bits of the code change: for the numbers above it, their planes are inverted.
-    """
-    numbers = x.numpy()
-    borders = table.borders if x.dtype == torch.float64 else table.float32_borders
-    above = np.ones(len(numbers), dtype=np.bool_)
-    ones = np.packbits(above, bitorder="little")
-    packed = [ones * ((table.codes[0] >> plane) & 1) for plane in range(table.bits)]
-    for border, before, after in zip(borders, table.codes, table.codes[1:], strict=False):
-        over = np.packbits(np.greater(numbers, border, out=above), bitorder="little")
-        for plane in range(table.bits):
-            if (before ^ after) >> plane & 1:
-                packed[plane] ^= over
-    return torch.from_numpy(np.stack(packed))
-
-
 def where(condition: Tensor, values: Tensor, other: Tensor) -> Tensor:
     """torch.where for two tensors of the same floating-point dtype."""
     if not on_host(other):
@@ -106,18 +84,6 @@ def polynomial(x: Tensor, highest: float, following: float, *others: float) -> T
     for constant in _tensors(others, x.dtype, x.device):
         torch.addcmul(constant, y, x, out=y)
     return y
-
-
-def by_branch(y: Tensor, on_right: Tensor, right: Formula, left: Formula) -> Tensor:
-    """right(y) where `on_right` holds and left(y) elsewhere, for flat y; each is computed only where it is needed."""
-    if not on_host(y):
-        return torch.where(on_right, right(y), left(y))
-    numbers, bools = y.numpy(), on_right.numpy()
-    made = np.empty_like(numbers)
-    for condition, formula in ((bools, right), (~bools, left)):
-        places = np.flatnonzero(condition)
-        made[places] = formula(torch.from_numpy(numbers.take(places))).numpy()
-    return torch.from_numpy(made)
 
 
 @lru_cache(_CONSTANTS)

@@ -69,6 +69,19 @@ def _encode_loop(
             filled = 0
 
 
+def _code_loop(x: Floats, borders: Floats, changes: Bytes, block: int, planes: Bytes, first: int) -> None:
+    """changes: the code of the lowest interval, and the bits that change from one code to the next."""
+    codes = np.empty(block, np.uint8)
+    for begin in range(0, len(x), block):
+        own = x[begin : begin + block]
+        made = codes[: len(own)]
+        made[:] = changes[0]
+        for border, change in zip(borders, changes[1:]):  # noqa: B905 - Numba takes no `strict`
+            for i in range(len(own)):
+                made[i] ^= change if own[i] > border else np.uint8(0)
+        _put(codes, len(own), planes, first + begin // 8)
+
+
 def _put_codes(codes: Bytes, filled: int, planes: Bytes, first: int) -> None:
     """Write the first `filled` codes into planes, from byte `first` on; bits of the last byte beyond them are 0."""
     codes[filled:] = 0
@@ -203,4 +216,5 @@ _put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True
 _up = compiled(_rounded_up, nogil=True)
 _ends, _grid = compiled(_ends_of_sides, nogil=True), compiled(_grid_of_group, nogil=True)
 encode, decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
+put_table_codes = compiled(_code_loop, nogil=True)
 encode_sides = compiled(_encode_sides_loop, nogil=True)

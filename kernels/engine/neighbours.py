@@ -1,11 +1,12 @@
 """Codes of groups of neighbours on a CPU, in loops that Numba compiles: one pass over memory instead of a dozen.
+And codes of few-bit tables.
 
 The results are those of `kernels.engine.reference_codes` and `reference_sides`, bit for bit but in NaNs: the same
 operations in the same order, and none is fused. Importing this takes Numba, which a checkout that is not installed may
 lack, and a moment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import lcm
 
@@ -52,7 +53,7 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
             ends = steps[of_groups], starts[of_groups]
             loops.decode(packed, *ends, group_size, block, (first + start) // 8, values[start:stop])
 
-        _in_threads(len(values), block, run)
+        in_threads(len(values), block, run)
         if made is not part:
             part.copy_(made)
 
@@ -74,6 +75,20 @@ def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tu
     return planes, minimum.bfloat16(), scale.bfloat16(), edge
 
 
+def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:
+    """Planes of the codes of a table, for contiguous numbers of 32 or 64 bits; NaN, above no border, has the first."""
+    planes = x.new_empty((bits, plane_bytes(len(x))), dtype=torch.uint8)
+    numbers, packed = x.detach().numpy(), planes.numpy()
+    limits, order = np.array(borders, numbers.dtype), np.array(codes, np.uint8)
+    changes = np.concatenate([order[:1], order[1:] ^ order[:-1]])
+
+    def run(start: int, stop: int) -> None:
+        loops.put_table_codes(numbers[start:stop], limits, changes, BLOCK, packed, start // 8)
+
+    in_threads(len(x), BLOCK, run)
+    return planes
+
+
 def _block_of(group_size: int) -> int:
     """Elements that are packed at once: whole groups in whole bytes."""
     whole = lcm(group_size, 8)
@@ -89,7 +104,7 @@ def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, 
             place = slice(first + start, first + stop)
             run(x[start:stop], place, _groups_of(place.start, place.stop, group_size))
 
-        _in_threads(len(x), block, run_part)
+        in_threads(len(x), block, run_part)
 
 
 def _groups_of(start: int, stop: int, group_size: int) -> slice:
@@ -103,7 +118,7 @@ def _pieces_of(count: int, block: int, whole: bool) -> list[slice]:
     return [slice(start, min(start + length, count)) for start in range(0, count, max(length, 1))]
 
 
-def _in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:
+def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:
     """Call `run` with parts of `count` elements that cut no block, in as many threads as PyTorch has, where it pays."""
     threads = max(1, min(torch.get_num_threads(), count // LEAST))
     if threads == 1:

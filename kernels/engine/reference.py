@@ -12,10 +12,12 @@ from torch import Tensor
 from kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
 from kernels.engine.emitted import emitted_function, module_of
 from kernels.engine.from_output import MAX_CACHED_TABLES, border_of, stored_derivative
-from kernels.engine.host import MOST_BORDERS, all_values, code_planes, holds, index_of, on_host, pack, unpack, where
+from kernels.engine.host import all_values, holds, index_of, loops, on_host, pack, unpack, where
 from kernels.engine.pieces import bytes_of, pieces
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.stock import STOCK
+
+MOST_BORDERS = 64  # with more, a binary search is faster than one comparison for each
 
 
 def _f(function: str, x: Tensor, params: Sequence[float]) -> Tensor:
@@ -115,9 +117,11 @@ def _codes(spec: KernelSpec, x: Tensor) -> Tensor:
 
 def _searched(spec: KernelSpec, x: Tensor) -> Tensor:
     table = table_of(spec)
-    if on_host(x) and len(table.borders) <= MOST_BORDERS:
-        return code_planes(table, x)
     borders = table.borders if x.dtype == torch.float64 else table.float32_borders
+    compiled = loops() if on_host(x) and len(borders) <= MOST_BORDERS else None
+    if compiled is not None:
+        planes: Tensor = compiled.table_codes(x, borders, table.codes, table.bits)
+        return planes
     codes = x.new_tensor(table.codes, dtype=torch.uint8)
     # NaN has the first code, as by comparisons.
     numbers = x.nan_to_num(-torch.inf, torch.inf, -torch.inf)

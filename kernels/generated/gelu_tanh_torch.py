@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn gelu_tanh --method all --target to
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def polynomial(x, highest, following, *others):
     """The polynomial in x with these coefficients, the highest first."""
     y = highest * x + following
@@ -40,44 +35,38 @@ def derivative(x, params):
     return t1 + 1.5957691216057308 * torch.sigmoid(-t0) * t1 * z * (0.134145 * (z * z) + 1.0)
 
 
-def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.16999192535877228
-        low = 0.00015477472334168851
-        c0 = 0.0014050856698304415
-        c1 = -1.06895911693573
-        c2 = 6.042712688446045
-        c3 = -79.35671997070312
-        c4 = 735.068359375
-        c5 = -3804.13134765625
-        c6 = 11232.814453125
-        c7 = -17571.66015625
-        c8 = 11333.779296875
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.16999192535877228
-        low = 0.00015477472334168851
-        high = 3.593764066696167
-        c0 = -0.0005781751242466271
-        c1 = 0.9472309947013855
-        c2 = 1.0297292470932007
-        c3 = -0.7369527816772461
-        c4 = -0.9956157207489014
-        c5 = 1.842881441116333
-        c6 = -1.6029744148254395
-        c7 = 0.7214480042457581
-        c8 = -0.12478408217430115
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.16999192535877228
+    low_left = 0.00015477472334168851
+    c0_left = 0.0014050856698304415
+    c1_left = -1.06895911693573
+    c2_left = 6.042712688446045
+    c3_left = -79.35671997070312
+    c4_left = 735.068359375
+    c5_left = -3804.13134765625
+    c6_left = 11232.814453125
+    c7_left = -17571.66015625
+    c8_left = 11333.779296875
+    t_right = -0.16999192535877228
+    low_right = 0.00015477472334168851
+    high_right = 3.593764066696167
+    c0_right = -0.0005781751242466271
+    c1_right = 0.9472309947013855
+    c2_right = 1.0297292470932007
+    c3_right = -0.7369527816772461
+    c4_right = -0.9956157207489014
+    c5_right = 1.842881441116333
+    c6_right = -1.6029744148254395
+    c7_right = 0.7214480042457581
+    c8_right = -0.12478408217430115
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    p = polynomial(s, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
+    q = polynomial(s, c8_right, c7_right, c6_right, c5_right, c4_right, c3_right, c2_right, c1_right, c0_right)
+    right = q
+    return torch.where(on_right, right, left)
 
 
 def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -106,44 +95,38 @@ def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqr
     return p
 
 
-def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.17003464698791504
-        low = 1.3696514542971272e-05
-        c0 = -0.00019597281061578542
-        c1 = -0.8895224332809448
-        c2 = -1.0701067447662354
-        c3 = 57.8354606628418
-        c4 = -725.1197509765625
-        c5 = 5361.89501953125
-        c6 = -23552.701171875
-        c7 = 60844.390625
-        c8 = -85292.484375
-        c9 = 50116.37109375
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.17003464698791504
-        low = 1.3696514542971272e-05
-        high = 3.896183967590332
-        c0 = -0.9999651312828064
-        c1 = 1.1527490615844727
-        c2 = 0.3240700960159302
-        c3 = -1.385176181793213
-        c4 = 0.8025435209274292
-        c5 = -1.027342438697815
-        c6 = 0.6014913320541382
-        c7 = -0.24156616628170013
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c7, c6, c5, c4, c3, c2)
-        return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.17003464698791504
+    low_left = 1.3696514542971272e-05
+    c0_left = -0.00019597281061578542
+    c1_left = -0.8895224332809448
+    c2_left = -1.0701067447662354
+    c3_left = 57.8354606628418
+    c4_left = -725.1197509765625
+    c5_left = 5361.89501953125
+    c6_left = -23552.701171875
+    c7_left = 60844.390625
+    c8_left = -85292.484375
+    c9_left = 50116.37109375
+    t_right = -0.17003464698791504
+    low_right = 1.3696514542971272e-05
+    high_right = 3.896183967590332
+    c0_right = -0.9999651312828064
+    c1_right = 1.1527490615844727
+    c2_right = 0.3240700960159302
+    c3_right = -1.385176181793213
+    c4_right = 0.8025435209274292
+    c5_right = -1.027342438697815
+    c6_right = 0.6014913320541382
+    c7_right = -0.24156616628170013
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    p = polynomial(s, c9_left, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
+    q = polynomial(s, c7_right, c6_right, c5_right, c4_right, c3_right, c2_right)
+    right = torch.exp2(q * s) * (c0_right + c1_right * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -173,59 +156,53 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     return q / p
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.17004075646400452
-        t_low = 5.892750287728177e-09
-        radius = 0.41235998272895813
-        c0 = -0.20723266899585724
-        c1 = 0.9193599224090576
-        c2 = -1.0778144598007202
-        c3 = -0.44795188307762146
-        c4 = 1.850516676902771
-        c5 = -0.8836446404457092
-        c6 = -2.2242040634155273
-        c7 = -2.1891696453094482
-        c8 = 15.075458526611328
-        c9 = 33.529396057128906
-        c10 = -115.28233337402344
-        c11 = -132.6302947998047
-        c12 = 419.3224792480469
-        c13 = 188.51309204101562
-        c14 = -583.369140625
-        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
-        t0 = s - 0.5
-        p = polynomial(t0, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p * s
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.17004075646400452
-        t_low = 5.892750287728177e-09
-        high = 5.350510597229004
-        c0 = -0.9999997615814209
-        c1 = 2.247663974761963
-        c2 = -1.6505340337753296
-        c3 = 0.4477227032184601
-        c4 = 1.9042370319366455
-        c5 = -1.0919932126998901
-        c6 = 0.9215251803398132
-        c7 = -1.6063013076782227
-        c8 = 2.2112772464752197
-        c9 = -3.3657233715057373
-        c10 = 3.6177594661712646
-        c11 = -2.6840741634368896
-        c12 = 1.1803268194198608
-        c13 = -0.2688134014606476
-        c14 = 0.02397117391228676
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.17004075646400452
+    t_low_left = 5.892750287728177e-09
+    radius_left = 0.41235998272895813
+    c0_left = -0.20723266899585724
+    c1_left = 0.9193599224090576
+    c2_left = -1.0778144598007202
+    c3_left = -0.44795188307762146
+    c4_left = 1.850516676902771
+    c5_left = -0.8836446404457092
+    c6_left = -2.2242040634155273
+    c7_left = -2.1891696453094482
+    c8_left = 15.075458526611328
+    c9_left = 33.529396057128906
+    c10_left = -115.28233337402344
+    c11_left = -132.6302947998047
+    c12_left = 419.3224792480469
+    c13_left = 188.51309204101562
+    c14_left = -583.369140625
+    t_right = -0.17004075646400452
+    t_low_right = 5.892750287728177e-09
+    high_right = 5.350510597229004
+    c0_right = -0.9999997615814209
+    c1_right = 2.247663974761963
+    c2_right = -1.6505340337753296
+    c3_right = 0.4477227032184601
+    c4_right = 1.9042370319366455
+    c5_right = -1.0919932126998901
+    c6_right = 0.9215251803398132
+    c7_right = -1.6063013076782227
+    c8_right = 2.2112772464752197
+    c9_right = -3.3657233715057373
+    c10_right = 3.6177594661712646
+    c11_right = -2.6840741634368896
+    c12_right = 1.1803268194198608
+    c13_right = -0.2688134014606476
+    c14_right = 0.02397117391228676
+    s = sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + sqrt(torch.clamp(-y, min=0.0)))
+    u = s - 0.5
+    p = polynomial(u, c14_left, c13_left, c12_left, c11_left, c10_left, c9_left, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p * s
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
+    q = polynomial(s, c14_right, c13_right, c12_right, c11_right, c10_right, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn gelu --method all --target torch
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def fine_Phi(x):
     """Distribution function of N(0, 1)."""
     return 0.5 * torch.erfc(-0.7071067811865476 * x)
@@ -49,43 +44,37 @@ def derivative(x, params):
     return phi(x) * z + fine_Phi(x)
 
 
-def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu'(x) from y = gelu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.1699223816394806
-        low = 0.00013794311962556094
-        c0 = -0.00032777225715108216
-        c1 = -0.8709980845451355
-        c2 = -0.8782968521118164
-        c3 = 31.66038703918457
-        c4 = -216.73968505859375
-        c5 = 829.661865234375
-        c6 = -1595.3594970703125
-        c7 = 1235.8614501953125
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.1699223816394806
-        low = 0.00013794311962556094
-        high = 3.4015395641326904
-        c0 = -1.3412689440883696e-05
-        c1 = 0.9390511512756348
-        c2 = 1.0684906244277954
-        c3 = -0.7836646437644958
-        c4 = -1.0920284986495972
-        c5 = 2.161245107650757
-        c6 = -1.936604380607605
-        c7 = 0.8757358193397522
-        c8 = -0.15147769451141357
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.1699223816394806
+    low_left = 0.00013794311962556094
+    c0_left = -0.00032777225715108216
+    c1_left = -0.8709980845451355
+    c2_left = -0.8782968521118164
+    c3_left = 31.66038703918457
+    c4_left = -216.73968505859375
+    c5_left = 829.661865234375
+    c6_left = -1595.3594970703125
+    c7_left = 1235.8614501953125
+    t_right = -0.1699223816394806
+    low_right = 0.00013794311962556094
+    high_right = 3.4015395641326904
+    c0_right = -1.3412689440883696e-05
+    c1_right = 0.9390511512756348
+    c2_right = 1.0684906244277954
+    c3_right = -0.7836646437644958
+    c4_right = -1.0920284986495972
+    c5_right = 2.161245107650757
+    c6_right = -1.936604380607605
+    c7_right = 0.8757358193397522
+    c8_right = -0.15147769451141357
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    p = polynomial(s, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
+    q = polynomial(s, c8_right, c7_right, c6_right, c5_right, c4_right, c3_right, c2_right, c1_right, c0_right)
+    right = q
+    return torch.where(on_right, right, left)
 
 
 def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -114,44 +103,38 @@ def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqr
     return p
 
 
-def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu'(x) from y = gelu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.1699528992176056
-        low = 1.2207031829802872e-07
-        c0 = 0.0007143817492760718
-        c1 = -1.039124608039856
-        c2 = 5.219995975494385
-        c3 = -64.85736083984375
-        c4 = 589.5611572265625
-        c5 = -2989.794677734375
-        c6 = 8711.4833984375
-        c7 = -13523.513671875
-        c8 = 8701.046875
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.1699528992176056
-        low = 1.2207031829802872e-07
-        high = 3.875030755996704
-        c0 = -0.9997611045837402
-        c1 = 2.2861390113830566
-        c2 = -1.8038604259490967
-        c3 = 0.5732502937316895
-        c4 = 1.9614348411560059
-        c5 = -1.1862001419067383
-        c6 = 0.6629816889762878
-        c7 = -0.9049687385559082
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.1699528992176056
+    low_left = 1.2207031829802872e-07
+    c0_left = 0.0007143817492760718
+    c1_left = -1.039124608039856
+    c2_left = 5.219995975494385
+    c3_left = -64.85736083984375
+    c4_left = 589.5611572265625
+    c5_left = -2989.794677734375
+    c6_left = 8711.4833984375
+    c7_left = -13523.513671875
+    c8_left = 8701.046875
+    t_right = -0.1699528992176056
+    low_right = 1.2207031829802872e-07
+    high_right = 3.875030755996704
+    c0_right = -0.9997611045837402
+    c1_right = 2.2861390113830566
+    c2_right = -1.8038604259490967
+    c3_right = 0.5732502937316895
+    c4_right = 1.9614348411560059
+    c5_right = -1.1862001419067383
+    c6_right = 0.6629816889762878
+    c7_right = -0.9049687385559082
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    p = polynomial(s, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
+    q = polynomial(s, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -179,60 +162,54 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     return q / p
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """gelu'(x) from y = gelu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.16997121274471283
-        t_low = 5.264809033178608e-09
-        radius = 0.41227564215660095
-        c0 = -0.20571871101856232
-        c1 = 0.9248754978179932
-        c2 = -1.093803882598877
-        c3 = -0.4735350012779236
-        c4 = 1.8936156034469604
-        c5 = -1.2048407793045044
-        c6 = -1.8838824033737183
-        c7 = 4.598336219787598
-        c8 = 5.305817127227783
-        c9 = -22.42953109741211
-        c10 = -22.871614456176758
-        c11 = 82.70318603515625
-        c12 = 36.705142974853516
-        c13 = -124.43890380859375
-        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
-        t0 = s - 0.5
-        p = polynomial(t0, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p * s
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.16997121274471283
-        t_low = 5.264809033178608e-09
-        high = 5.705563068389893
-        c0 = -0.9999999403953552
-        c1 = 2.149458408355713
-        c2 = -1.413781762123108
-        c3 = 0.30553391575813293
-        c4 = 1.760818362236023
-        c5 = -1.0614709854125977
-        c6 = 1.007372498512268
-        c7 = -1.5398813486099243
-        c8 = 2.3230390548706055
-        c9 = -3.8132855892181396
-        c10 = 5.021542549133301
-        c11 = -4.810842037200928
-        c12 = 2.9883430004119873
-        c13 = -1.0462918281555176
-        c14 = 0.11190079897642136
-        c15 = 0.038341447710990906
-        c16 = -0.00922555010765791
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c16, c15, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.16997121274471283
+    t_low_left = 5.264809033178608e-09
+    radius_left = 0.41227564215660095
+    c0_left = -0.20571871101856232
+    c1_left = 0.9248754978179932
+    c2_left = -1.093803882598877
+    c3_left = -0.4735350012779236
+    c4_left = 1.8936156034469604
+    c5_left = -1.2048407793045044
+    c6_left = -1.8838824033737183
+    c7_left = 4.598336219787598
+    c8_left = 5.305817127227783
+    c9_left = -22.42953109741211
+    c10_left = -22.871614456176758
+    c11_left = 82.70318603515625
+    c12_left = 36.705142974853516
+    c13_left = -124.43890380859375
+    t_right = -0.16997121274471283
+    t_low_right = 5.264809033178608e-09
+    high_right = 5.705563068389893
+    c0_right = -0.9999999403953552
+    c1_right = 2.149458408355713
+    c2_right = -1.413781762123108
+    c3_right = 0.30553391575813293
+    c4_right = 1.760818362236023
+    c5_right = -1.0614709854125977
+    c6_right = 1.007372498512268
+    c7_right = -1.5398813486099243
+    c8_right = 2.3230390548706055
+    c9_right = -3.8132855892181396
+    c10_right = 5.021542549133301
+    c11_right = -4.810842037200928
+    c12_right = 2.9883430004119873
+    c13_right = -1.0462918281555176
+    c14_right = 0.11190079897642136
+    c15_right = 0.038341447710990906
+    c16_right = -0.00922555010765791
+    s = sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + sqrt(torch.clamp(-y, min=0.0)))
+    u = s - 0.5
+    p = polynomial(u, c13_left, c12_left, c11_left, c10_left, c9_left, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p * s
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
+    q = polynomial(s, c16_right, c15_right, c14_right, c13_right, c12_right, c11_right, c10_right, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

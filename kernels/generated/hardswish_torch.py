@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def forward(x, params):
     """hardswish(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.hardswish(x)
@@ -29,103 +24,73 @@ def derivative(x, params):
     return torch.where((x <= -3.0), 0.0, torch.where((x >= 3.0), 1.0, (2.0 * x + 3.0) * 0.16666666666666666))
 
 
-def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt):
     """hardswish'(x) from y = hardswish(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.3748198449611664
-        low = 0.00022850839013699442
-        c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 0.0), 0.0, c0 * s)
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.3748198449611664
-        low = 0.00022850839013699442
-        c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 3.0), 1.0, c0 * s)
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.3748198449611664
+    low_left = 0.00022850839013699442
+    c0_left = -0.8164966106414795
+    t_right = -0.3748198449611664
+    low_right = 0.00022850839013699442
+    c0_right = 0.8164966106414795
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    left = torch.where((y >= 0.0), 0.0, c0_left * s)
+    s = sqrt(torch.clamp(y - t_right, min=low_right))
+    right = torch.where((y >= 3.0), 1.0, c0_right * s)
+    return torch.where(on_right, right, left)
 
 
-def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt):
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.3749464154243469
-        low = 5.024746496928856e-05
-        c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 0.0), 0.0, c0 * s)
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.3749464154243469
-        low = 5.024746496928856e-05
-        c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 3.0), 1.0, c0 * s)
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.3749464154243469
+    low_left = 5.024746496928856e-05
+    c0_left = -0.8164966106414795
+    t_right = -0.3749464154243469
+    low_right = 5.024746496928856e-05
+    c0_right = 0.8164966106414795
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    left = torch.where((y >= 0.0), 0.0, c0_left * s)
+    s = sqrt(torch.clamp(y - t_right, min=low_right))
+    right = torch.where((y >= 3.0), 1.0, c0_right * s)
+    return torch.where(on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt):
     """hardswish'(x) from y = hardswish(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.3749869465827942
-        low = 3.0035318559384905e-05
-        c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 0.0), 0.0, c0 * s)
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.3749869465827942
-        low = 3.0035318559384905e-05
-        c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 3.0), 1.0, c0 * s)
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.3749869465827942
+    low_left = 3.0035318559384905e-05
+    c0_left = -0.8164966106414795
+    t_right = -0.3749869465827942
+    low_right = 3.0035318559384905e-05
+    c0_right = 0.8164966106414795
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    left = torch.where((y >= 0.0), 0.0, c0_left * s)
+    s = sqrt(torch.clamp(y - t_right, min=low_right))
+    right = torch.where((y >= 3.0), 1.0, c0_right * s)
+    return torch.where(on_right, right, left)
 
 
-def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt):
     """hardswish'(x) from y = hardswish(x), moved by the second bit."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.37499749660491943
-        low = 7.222371095849667e-06
-        c0 = -0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 0.0), 0.0, c0 * s)
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.37499749660491943
-        low = 7.222371095849667e-06
-        c0 = 0.8164966106414795
-        s = sqrt(torch.clamp(y - t, min=low))
-        return torch.where((y >= 3.0), 1.0, c0 * s)
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.37499749660491943
+    low_left = 7.222371095849667e-06
+    c0_left = -0.8164966106414795
+    t_right = -0.37499749660491943
+    low_right = 7.222371095849667e-06
+    c0_right = 0.8164966106414795
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    left = torch.where((y >= 0.0), 0.0, c0_left * s)
+    s = sqrt(torch.clamp(y - t_right, min=low_right))
+    right = torch.where((y >= 3.0), 1.0, c0_right * s)
+    return torch.where(on_right, right, left)
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt):
     """hardswish'(x) from y = hardswish(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        c0 = -0.816496580927726
-        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
-
-    def right(y):
-        """Where x is on the right branch."""
-        c0 = 0.816496580927726
-        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
-
-    return by_branch(y, on_right, right, left)
+    c0_left = -0.816496580927726
+    c0_right = 0.816496580927726
+    left = torch.where((y >= 0.0), 0.0, c0_left * sqrt(torch.clamp(y + 0.375, min=0.0)))
+    right = torch.where((y >= 3.0), 1.0, c0_right * sqrt(torch.clamp(y + 0.375, min=0.0)))
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

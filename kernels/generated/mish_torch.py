@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn mish --method all --target torch
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def polynomial(x, highest, following, *others):
     """The polynomial in x with these coefficients, the highest first."""
     y = highest * x + following
@@ -136,54 +131,48 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     return p
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """mish'(x) from y = mish(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.3088434040546417
-        t_low = -8.962608433193964e-09
-        radius = 0.5557368397712708
-        c0 = -0.15331441164016724
-        c1 = 0.8186138868331909
-        c2 = -1.421678066253662
-        c3 = 0.44694608449935913
-        c4 = 1.6620903015136719
-        c5 = -2.4642415046691895
-        c6 = 0.3878364562988281
-        c7 = 2.300442934036255
-        c8 = -1.880893349647522
-        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
-        t0 = s - 0.5
-        p = polynomial(t0, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p * s
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.3088434040546417
-        t_low = -8.962608433193964e-09
-        high = 9.355829238891602
-        c0 = -0.9999998211860657
-        c1 = 1.9385076761245728
-        c2 = -1.1755659580230713
-        c3 = 0.24289560317993164
-        c4 = 1.7425614595413208
-        c5 = -0.8466740250587463
-        c6 = 0.18678684532642365
-        c7 = -0.34735891222953796
-        c8 = 0.23289801180362701
-        c9 = -0.17896373569965363
-        c10 = -0.1618955135345459
-        c11 = 0.4521951973438263
-        c12 = -0.44321736693382263
-        c13 = 0.2167503982782364
-        c14 = -0.051538240164518356
-        c15 = 0.00474500609561801
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c15, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.3088434040546417
+    t_low_left = -8.962608433193964e-09
+    radius_left = 0.5557368397712708
+    c0_left = -0.15331441164016724
+    c1_left = 0.8186138868331909
+    c2_left = -1.421678066253662
+    c3_left = 0.44694608449935913
+    c4_left = 1.6620903015136719
+    c5_left = -2.4642415046691895
+    c6_left = 0.3878364562988281
+    c7_left = 2.300442934036255
+    c8_left = -1.880893349647522
+    t_right = -0.3088434040546417
+    t_low_right = -8.962608433193964e-09
+    high_right = 9.355829238891602
+    c0_right = -0.9999998211860657
+    c1_right = 1.9385076761245728
+    c2_right = -1.1755659580230713
+    c3_right = 0.24289560317993164
+    c4_right = 1.7425614595413208
+    c5_right = -0.8466740250587463
+    c6_right = 0.18678684532642365
+    c7_right = -0.34735891222953796
+    c8_right = 0.23289801180362701
+    c9_right = -0.17896373569965363
+    c10_right = -0.1618955135345459
+    c11_right = 0.4521951973438263
+    c12_right = -0.44321736693382263
+    c13_right = 0.2167503982782364
+    c14_right = -0.051538240164518356
+    c15_right = 0.00474500609561801
+    s = sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + sqrt(torch.clamp(-y, min=0.0)))
+    u = s - 0.5
+    p = polynomial(u, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p * s
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
+    q = polynomial(s, c15_right, c14_right, c13_right, c12_right, c11_right, c10_right, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

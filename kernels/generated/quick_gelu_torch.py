@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn quick_gelu --method all --target t
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def polynomial(x, highest, following, *others):
     """The polynomial in x with these coefficients, the highest first."""
     y = highest * x + following
@@ -39,46 +34,40 @@ def derivative(x, params):
     return t1 + 1.702 * torch.sigmoid(-1.702 * x) * t1 * z
 
 
-def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """quick_gelu'(x) from y = quick_gelu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.16348811984062195
-        low = 8.703622370376252e-06
-        c0 = 0.0003960713802371174
-        c1 = -0.7459614276885986
-        c2 = -4.544083118438721
-        c3 = 112.64789581298828
-        c4 = -1012.9797973632812
-        c5 = 5120.0712890625
-        c6 = -14592.5146484375
-        c7 = 21942.599609375
-        c8 = -13531.4599609375
-        s = sqrt(torch.clamp(y - t, min=low))
-        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.16348811984062195
-        low = 8.703622370376252e-06
-        high = 4.616954326629639
-        c0 = -1.0009429454803467
-        c1 = -4.530485153198242
-        c2 = -4.906921863555908
-        c3 = 13.238521575927734
-        c4 = -7.883203983306885
-        c5 = 6.661260604858398
-        c6 = -6.968664169311523
-        c7 = 4.152534008026123
-        c8 = -1.6412925720214844
-        c9 = 0.2777025103569031
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-        p = polynomial(s, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.16348811984062195
+    low_left = 8.703622370376252e-06
+    c0_left = 0.0003960713802371174
+    c1_left = -0.7459614276885986
+    c2_left = -4.544083118438721
+    c3_left = 112.64789581298828
+    c4_left = -1012.9797973632812
+    c5_left = 5120.0712890625
+    c6_left = -14592.5146484375
+    c7_left = 21942.599609375
+    c8_left = -13531.4599609375
+    t_right = -0.16348811984062195
+    low_right = 8.703622370376252e-06
+    high_right = 4.616954326629639
+    c0_right = -1.0009429454803467
+    c1_right = -4.530485153198242
+    c2_right = -4.906921863555908
+    c3_right = 13.238521575927734
+    c4_right = -7.883203983306885
+    c5_right = 6.661260604858398
+    c6_right = -6.968664169311523
+    c7_right = 4.152534008026123
+    c8_right = -1.6412925720214844
+    c9_right = 0.2777025103569031
+    s = sqrt(torch.clamp(y - t_left, min=low_left))
+    p = polynomial(s, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
+    q = polynomial(s, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
@@ -147,55 +136,49 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     return p
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """quick_gelu'(x) from y = quick_gelu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.16361019015312195
-        t_low = 5.167683503337628e-10
-        radius = 0.4044875502586365
-        c0 = -0.13806797564029694
-        c1 = 0.7315092086791992
-        c2 = -1.233273983001709
-        c3 = 0.2520001530647278
-        c4 = 1.7025797367095947
-        c5 = -2.2170069217681885
-        c6 = -0.11647474765777588
-        c7 = 2.9721691608428955
-        c8 = -2.133491277694702
-        c9 = -1.477765679359436
-        c10 = 1.866100788116455
-        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
-        t0 = s - 0.5
-        p = polynomial(t0, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p * s
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.16361019015312195
-        t_low = 5.167683503337628e-10
-        high = 10.361494064331055
-        c0 = -1.0000003576278687
-        c1 = 2.050006151199341
-        c2 = -1.2748252153396606
-        c3 = 0.27782222628593445
-        c4 = 1.715200662612915
-        c5 = -1.544810175895691
-        c6 = 0.709392786026001
-        c7 = -0.8319475650787354
-        c8 = 0.5300092697143555
-        c9 = -0.43181321024894714
-        c10 = 0.3206508755683899
-        c11 = -0.24104131758213043
-        c12 = 0.12155599892139435
-        c13 = -0.030563605949282646
-        c14 = 0.002919296268373728
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.16361019015312195
+    t_low_left = 5.167683503337628e-10
+    radius_left = 0.4044875502586365
+    c0_left = -0.13806797564029694
+    c1_left = 0.7315092086791992
+    c2_left = -1.233273983001709
+    c3_left = 0.2520001530647278
+    c4_left = 1.7025797367095947
+    c5_left = -2.2170069217681885
+    c6_left = -0.11647474765777588
+    c7_left = 2.9721691608428955
+    c8_left = -2.133491277694702
+    c9_left = -1.477765679359436
+    c10_left = 1.866100788116455
+    t_right = -0.16361019015312195
+    t_low_right = 5.167683503337628e-10
+    high_right = 10.361494064331055
+    c0_right = -1.0000003576278687
+    c1_right = 2.050006151199341
+    c2_right = -1.2748252153396606
+    c3_right = 0.27782222628593445
+    c4_right = 1.715200662612915
+    c5_right = -1.544810175895691
+    c6_right = 0.709392786026001
+    c7_right = -0.8319475650787354
+    c8_right = 0.5300092697143555
+    c9_right = -0.43181321024894714
+    c10_right = 0.3206508755683899
+    c11_right = -0.24104131758213043
+    c12_right = 0.12155599892139435
+    c13_right = -0.030563605949282646
+    c14_right = 0.002919296268373728
+    s = sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + sqrt(torch.clamp(-y, min=0.0)))
+    u = s - 0.5
+    p = polynomial(u, c10_left, c9_left, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p * s
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
+    q = polynomial(s, c14_right, c13_right, c12_right, c11_right, c10_right, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -13,11 +13,6 @@ To make it again: python -m codegen emit --fn silu --method all --target torch
 import torch
 
 
-def by_branch(y, on_right, right, left):
-    """The function of the branch that x is on, of each y."""
-    return torch.where(on_right, right(y), left(y))
-
-
 def polynomial(x, highest, following, *others):
     """The polynomial in x with these coefficients, the highest first."""
     y = highest * x + following
@@ -127,55 +122,49 @@ def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt
     return p
 
 
-def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """silu'(x) from y = silu(x)."""
-    def left(y):
-        """Where x is on the left branch."""
-        t = -0.27846455574035645
-        t_low = 1.2979282537628478e-08
-        radius = 0.5276973843574524
-        c0 = -0.13806797564029694
-        c1 = 0.7315092086791992
-        c2 = -1.233273983001709
-        c3 = 0.2520001530647278
-        c4 = 1.7025797367095947
-        c5 = -2.2170069217681885
-        c6 = -0.11647474020719528
-        c7 = 2.9721691608428955
-        c8 = -2.133491277694702
-        c9 = -1.4777657985687256
-        c10 = 1.8661009073257446
-        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
-        t0 = s - 0.5
-        p = polynomial(t0, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
-        return p * s
-
-    def right(y):
-        """Where x is on the right branch."""
-        t = -0.27846455574035645
-        t_low = 1.2979282537628478e-08
-        high = 17.63724708557129
-        c0 = -0.9999999403953552
-        c1 = 1.6516120433807373
-        c2 = -0.9527445435523987
-        c3 = 0.24252751469612122
-        c4 = 1.4305881261825562
-        c5 = -1.0165373086929321
-        c6 = 0.2281433641910553
-        c7 = -0.3718671202659607
-        c8 = 0.16573543846607208
-        c9 = -0.08903201669454575
-        c10 = -0.007957075722515583
-        c11 = 0.041916731745004654
-        c12 = -0.019964680075645447
-        c13 = 0.003828980028629303
-        c14 = -0.0002702892816159874
-        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
-        p = polynomial(s, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
-        q = polynomial(s, c3, c2, c1, c0)
-        return q * torch.exp2(p * s) + 1.0
-
-    return by_branch(y, on_right, right, left)
+    t_left = -0.27846455574035645
+    t_low_left = 1.2979282537628478e-08
+    radius_left = 0.5276973843574524
+    c0_left = -0.13806797564029694
+    c1_left = 0.7315092086791992
+    c2_left = -1.233273983001709
+    c3_left = 0.2520001530647278
+    c4_left = 1.7025797367095947
+    c5_left = -2.2170069217681885
+    c6_left = -0.11647474020719528
+    c7_left = 2.9721691608428955
+    c8_left = -2.133491277694702
+    c9_left = -1.4777657985687256
+    c10_left = 1.8661009073257446
+    t_right = -0.27846455574035645
+    t_low_right = 1.2979282537628478e-08
+    high_right = 17.63724708557129
+    c0_right = -0.9999999403953552
+    c1_right = 1.6516120433807373
+    c2_right = -0.9527445435523987
+    c3_right = 0.24252751469612122
+    c4_right = 1.4305881261825562
+    c5_right = -1.0165373086929321
+    c6_right = 0.2281433641910553
+    c7_right = -0.3718671202659607
+    c8_right = 0.16573543846607208
+    c9_right = -0.08903201669454575
+    c10_right = -0.007957075722515583
+    c11_right = 0.041916731745004654
+    c12_right = -0.019964680075645447
+    c13_right = 0.003828980028629303
+    c14_right = -0.0002702892816159874
+    s = sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + sqrt(torch.clamp(-y, min=0.0)))
+    u = s - 0.5
+    p = polynomial(u, c10_left, c9_left, c8_left, c7_left, c6_left, c5_left, c4_left, c3_left, c2_left, c1_left, c0_left)
+    left = p * s
+    s = sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
+    q = polynomial(s, c14_right, c13_right, c12_right, c11_right, c10_right, c9_right, c8_right, c7_right, c6_right, c5_right, c4_right)
+    r = polynomial(s, c3_right, c2_right, c1_right, c0_right)
+    right = r * torch.exp2(q * s) + 1.0
+    return torch.where(on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from benchmarks.baselines.oracle import truth
 from coefficients import load
-from kernels.engine import host, planes, reference
+from kernels.engine import from_output, host, planes, reference
 from kernels.engine.elements import DTYPES, table_of, torch_elements, widened
 from kernels.methods.functions import FUNCTIONS
-from kernels.methods.table import Table
 from kernels.stock import STOCK
 from tests.kernels.specs import spec
 
@@ -37,42 +36,12 @@ def test_planes_are_those_of_plain_operations(bits: int, count: int, seed: int) 
     assert torch.equal(host.pack(codes > 1, 1), planes.pack((codes > 1).to(torch.uint8), 1))
 
 
-@given(numbers, st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False), st.booleans())
-def test_codes_are_found_as_by_a_search(values, borders, random, wide) -> None:
-    """Neighbours may share a code, and codes come in any order; a border belongs to the interval below it."""
-    borders = sorted(borders)
-    codes = [random.randrange(8) for _ in range(len(borders) + 1)]
-    table = Table(tuple(borders), tuple(codes), tuple(float(level) for level in range(8)))
-    x = torch.tensor(values, dtype=torch.float64 if wide else torch.float32)
-    unpacked = planes.unpack(host.code_planes(table, x), len(x)).numpy()
-    interval = np.searchsorted(borders, x.double().numpy(), side="left")
-    interval[np.isnan(x.numpy())] = 0
-    assert unpacked.tolist() == np.asarray(codes)[interval].tolist()
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @given(numbers, st.randoms(use_true_random=False))
 def test_where_chooses_whole_numbers(dtype, values, random) -> None:
     first = torch.tensor(values, dtype=dtype)
     second, condition = first.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
     assert equal(host.where(condition, first, second), torch.where(condition, first, second))
-
-
-@given(numbers, st.randoms(use_true_random=False))
-def test_each_branch_is_computed_for_its_own_numbers_alone(values, random) -> None:
-    y, on_right = torch.tensor(values), torch.tensor([random.random() < 0.5 for _ in values])
-    seen = {}
-
-    def branch(name: str, sign: float) -> host.Formula:
-        def formula(part: Tensor) -> Tensor:
-            seen[name] = part
-            return sign * part
-
-        return formula
-
-    assert equal(host.by_branch(y, on_right, branch("right", 1.0), branch("left", -1.0)), torch.where(on_right, y, -y))
-    assert equal(seen["right"], y[on_right])
-    assert equal(seen["left"], y[~on_right])
 
 
 @given(numbers)
@@ -177,3 +146,31 @@ def test_every_16_bit_code_is_that_of_its_interval(bits, dtype) -> None:
     assert planes.unpack(saved, len(x)).numpy().tolist() == codes.tolist()
     dx = reference.backward(kernel, torch.ones_like(x), None, saved, ())
     assert torch.equal(dx, torch.tensor(table.levels)[torch.from_numpy(codes)].to(dtype))
+
+
+@pytest.mark.parametrize("count", [1, 5, 4000])
+@pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
+def test_loops_run_in_threads_and_may_be_missing(count: int, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
+    x, grad = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
+    kernel = spec("gelu", method)
+    y, saved = reference.forward(kernel, x, ())
+    dx = reference.backward(kernel, grad, y, saved, ())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 3)
+        patch.setattr(neighbours, "LEAST", 1000)
+        assert torch.equal(reference.backward(kernel, grad, y, saved, ()), dx)
+    monkeypatch.setattr(from_output.host, "loops", lambda: None)
+    # A formula of some twenty operations moves by 2**-19 at most in float32: each of the two.
+    torch.testing.assert_close(
+        reference.backward(kernel, grad, y, saved, ()) / grad, dx / grad, rtol=0, atol=2 * 2.0**-19
+    )
+
+
+@given(st.lists(st.floats(-4, 4, width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=70))
+def test_codes_of_tables_without_numba(values: list[float]) -> None:
+    x, kernel = torch.tensor(values), spec("gelu", "fewbit", bits=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "loops", lambda: None)
+        expected = reference.forward(kernel, x, ())[1]
+    assert torch.equal(reference.forward(kernel, x, ())[1], expected)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.engine import reference_codes, reference_sides
+from kernels.engine import planes, reference_codes, reference_sides
+from kernels.methods.table import Table
 
 neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
 
@@ -163,3 +164,35 @@ def test_tensors_with_strides_and_gradients_in_threads(monkeypatch: pytest.Monke
 def test_noise_for_each_number() -> None:
     with pytest.raises(ValueError, match="noise must have a number for each of the 16 elements, got 1"):
         torch.ops.actfit.encode_groups(torch.randn(16), torch.rand(1), 8, 1, 16, 4)
+
+
+TABLE = st.tuples(st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))
+
+
+@given(
+    values=st.lists(st.floats(-4, 4, width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=70),
+    table=TABLE,
+    wide=st.booleans(),
+    repeats=st.sampled_from([1, 100]),
+)
+def test_codes_of_tables_are_found_as_by_a_search(values: list[float], table: Any, wide: bool, repeats: int) -> None:
+    """Neighbours may share a code, and codes come in any order; a border belongs to the interval below it."""
+    borders, random = sorted(table[0]), table[1]
+    codes = [random.randrange(8) for _ in range(len(borders) + 1)]
+    x = torch.tensor(values, dtype=torch.float64 if wide else torch.float32).repeat(repeats)
+    made = Table(tuple(borders), tuple(codes), tuple(float(level) for level in range(8)))
+    limits = borders if wide else made.float32_borders
+    unpacked = planes.unpack(neighbours.table_codes(x, limits, codes, 3), len(x))
+    interval = torch.bucketize(
+        x.double().nan_to_num(-math.inf, math.inf, -math.inf), torch.tensor(borders, dtype=torch.float64)
+    )
+    assert torch.equal(unpacked, torch.tensor(codes, dtype=torch.uint8)[interval])
+
+
+def test_codes_of_tables_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3 * neighbours.BLOCK + 5, generator=torch.Generator().manual_seed(0))
+    whole = neighbours.table_codes(x, (-1.0, 0.5), (1, 0, 2), 2)
+    assert torch.equal(planes.unpack(whole, len(x)), torch.tensor([1, 0, 2])[(x > -1).long() + (x > 0.5)].byte())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(neighbours, "LEAST", 1000)
+    assert torch.equal(neighbours.table_codes(x, (-1.0, 0.5), (1, 0, 2), 2), whole)
