@@ -9,7 +9,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 # For vector instructions: no checks for division by 0; multiply-adds are fused, as those of GPUs are.
-_VECTORS = {"error_model": "numpy", "fastmath": {"contract"}}
+_VECTORS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 def compiled(function: Function, nogil: bool = False, **options: Any) -> Function:
