@@ -181,11 +181,11 @@ def _has_dimensions(node: fx.Node) -> bool:
 
 
 def _is_in_memory(node: fx.Node) -> bool:
-    """Whether it is a view of an input or of a product's result."""
+    """Whether it is a view of an input, of a product's result, or of one number, which is never written."""
     while is_view(node):
         node = node.all_input_nodes[0]
     source = node.all_input_nodes[0] if node.target is getitem else node
-    return node.op == "placeholder" or is_product(source)
+    return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full
 
 
 def _needs_memory(user: fx.Node) -> bool:

@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bits as integers": lambda a, b: a.sigmoid() * b.detach().view(torch.int32).float().sin() * b,
     "two widths": lambda a, b: F.silu(a.bfloat16()).float() * b,
     "a number": lambda a, b: F.silu(a) * b.sum() + a.exp(),
+    "a constant": lambda a, b: F.silu(a) * (torch.full((4, 16, 64), 2.0) - b) * b.relu(),
 }
 
 
@@ -107,6 +108,11 @@ def moved(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule,
     return before, after
 
 
+def attention(y: Tensor) -> Tensor:
+    heads = y.view(1, 1, 16, 64)
+    return aten._scaled_dot_product_flash_attention_for_cpu(heads, heads, heads)[0].view(16, 64)
+
+
 OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # and whether it is computed in parts
     "a product": (lambda x, y: (x.sigmoid() * y) @ y.t(), True),
     "a product of a view": (lambda x, y: (x.sigmoid() * y).view(64, 16) @ y, True),
@@ -115,6 +121,12 @@ OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # an
     "what is not in memory": (lambda x, y: (x * y.softmax(-1)) @ y.t(), False),
     "another order": (lambda x, y: (x * y.view(64, 16).t().sigmoid().view(16, 64)) @ y.t(), False),
     "a column": (lambda x, y: (x * y[:, :1]) @ y.t(), False),
+    "one number": (lambda x, y: (torch.full((16, 64), 2.0) - x.sigmoid()) @ y.t(), True),
+    "one of the results of a product": (lambda x, y: (x * attention(y)) @ y.t(), True),
+    "one of the results of a norm": (
+        lambda x, y: (x * aten.native_layer_norm(y, [64], None, None, 0)[0]) @ y.t(),
+        False,
+    ),
 }
 
 
@@ -188,18 +200,32 @@ def test_a_result_that_is_written_is_not_computed_again() -> None:
         assert set(node.args[0].users) == {node} or "decoded" in node.args[0].name
 
 
+def awaited(module: fx.GraphModule) -> list[fx.Node]:
+    """What decoding waits for."""
+    numbers = [node.args[1] for node in module.graph.nodes if node.target is aten.bitwise_or.Tensor]
+    for place, node in enumerate(numbers):
+        while node.target in (aten.bitwise_and.Scalar, torch.ops.prims.convert_element_type.default, aten.select.int):
+            node = node.args[0]
+        while getattr(node.target, "is_view", False):
+            node = node.args[0]
+        numbers[place] = node
+    return numbers
+
+
 def test_decoding_waits_for_the_product_before() -> None:
     """It waits for no result in the same loop; of what is written it still waits for all products."""
     _, _, (module,) = cuts_of(Mixed(FUNCTIONS["gate"]), torch.randn(4, 16, 32))
-    waits = [node for node in module.graph.nodes if node.target is aten.bitwise_or.Tensor]
-    assert waits
-    for node in waits:
-        number = node.args[1]
-        while number.target in (aten.bitwise_and.Scalar, torch.ops.prims.convert_element_type.default, aten.select.int):
-            number = number.args[0]
-        while getattr(number.target, "is_view", False):
-            number = number.args[0]
-        assert is_product(number) or number.op == "placeholder"
+    assert awaited(module)
+    assert all(is_product(node) or node.op == "placeholder" for node in awaited(module))
+
+
+def test_decoding_waits_for_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is there from the beginning, and would order nothing."""
+    monkeypatch.setattr(splice, "work_in_parts", lambda graph, decoded: modules.append(graph.owning_module))
+    modules: list[fx.GraphModule] = []
+    Step(Mixed(FUNCTIONS["a constant"]), partitioner(bits=4)).run(torch.randn(4, 16, 32)).sum().backward()
+    assert awaited(modules[0])
+    assert all(node.all_input_nodes or node.op == "placeholder" for node in awaited(modules[0]))
 
 
 def test_what_a_product_reads_beside_a_result_waits_for_it() -> None:
