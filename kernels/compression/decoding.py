@@ -221,7 +221,12 @@ def _products_of(node: fx.Node) -> list[fx.Node]:
 def _is_large_beside(node: fx.Node, field: fx.Node) -> bool:
     """Whether it is an operation on others, and its result a large tensor on the device of the field."""
     value = node.meta.get("val")
-    if node.op != "call_function" or not node.all_input_nodes or not isinstance(value, Tensor) or value.device != field.meta["val"].device:
+    if (
+        node.op != "call_function"
+        or not node.all_input_nodes
+        or not isinstance(value, Tensor)
+        or value.device != field.meta["val"].device
+    ):
         return False
     return hint(value.numel()) >= forms.SMALLEST
 
