@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms, opaque
-from kernels.compression.layout import GroupLayout, hint
+from kernels.compression.layout import hint
 from kernels.compression.nodes import call, inline, is_mutable, is_pointwise, is_product, is_pure, is_view, packet_of
-from kernels.compression.regions import WAITS_BY, Parts
+from kernels.compression.regions import WAITS_BY
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compute nothing
@@ -32,14 +32,11 @@ class Decoder:
         How: the operations, to the tensor, or where `joining` is given to its parts, in the shape of the codes.
     joining
         The operations from the parts to the tensor, which write it to memory.
-    layout
-        Of the parts.
     """
 
     codes: list[fx.Node]
     decoding: fx.GraphModule
     joining: fx.GraphModule | None = None
-    layout: GroupLayout | None = None
 
     @property
     def is_opaque(self) -> bool:
@@ -49,7 +46,7 @@ class Decoder:
 
 def decode_where_used(
     graph: fx.Graph, decoders: dict[fx.Node, Decoder], crossing: set[fx.Node]
-) -> dict[fx.Node, Parts]:
+) -> dict[fx.Node, fx.Node]:
     """Replace and erase coded placeholders of the backward graph; their values are decoded in each stretch.
 
     Returns the parts of decoded tensors that have some.
@@ -146,7 +143,7 @@ class _Copies:
         self.order = {node: place for place, node in enumerate([*decoders, *recomputed])}
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.copies: dict[fx.Node, fx.Node] = {}
-        self.parts: dict[fx.Node, Parts] = {}
+        self.parts: dict[fx.Node, fx.Node] = {}
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
 
@@ -193,10 +190,10 @@ class _Copies:
                 field = _after(result, field, user)
         name = f"{placeholder.name}_decoded"
         (decoded,) = inline(self.graph, decoder.decoding, [*codes, field], user, [name])
-        if decoder.joining is not None and decoder.layout is not None:
+        if decoder.joining is not None:
             parts = decoded
             (decoded,) = inline(self.graph, decoder.joining, [parts], user, [name])
-            self.parts[decoded] = Parts(parts, decoder.layout)
+            self.parts[decoded] = parts
         if decoder.is_opaque and awaited:
             opaque.wait_for(decoded, max(awaited, key=self.places.__getitem__))  # to hold no other for longer
         self.reached[placeholder] = {decoded}

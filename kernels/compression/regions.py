@@ -6,15 +6,15 @@ shape of the parts as well: then their results are written in place of the decod
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from operator import getitem
-from typing import NamedTuple
 
 import torch
 from torch import SymInt, Tensor, fx
 
 from kernels.compression import private
 from kernels.compression.codes import LEAST_PARTS
-from kernels.compression.layout import GroupLayout, order_of
+from kernels.compression.layout import order_of
 from kernels.compression.nodes import call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
 
 aten = torch.ops.aten
@@ -32,26 +32,27 @@ KEEPING_ORDER = (None, torch.preserve_format, torch.contiguous_format)  # format
 WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
 
 
-class Parts(NamedTuple):
-    """The parts that a decoded tensor is joined from: [*lead, units, *parts, lanes], in memory order."""
-
-    node: fx.Node
-    layout: GroupLayout
-
-
-def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, Parts]) -> None:
+def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
     """Compute what is computed element by element of decoded tensors of the backward graph in their parts' shape.
 
     Not where sizes change or the last unit is padded; nor a result that neither a product nor the output reads, for
     Inductor may fuse its readers.
+
+    Parameters
+    ----------
+    graph
+        Changed in place.
+    decoded
+        Tensors, and the parts [units, *parts of a group, lanes] that each is joined from.
     """
     alike: dict[tuple[int, int, int], dict[fx.Node, fx.Node]] = {}
-    for node, (parts, layout) in decoded.items():
-        value = node.meta["val"]
-        if not layout.filler and _is_static(value):
-            alike.setdefault((value.numel(), layout.group, layout.lanes), {})[node] = parts
-    for (count, group, lanes), parts_of in alike.items():
-        _Region(graph, count, (-1, LEAST_PARTS, 2, group // (2 * LEAST_PARTS), lanes), parts_of).move()
+    for node, parts in decoded.items():
+        value, (units, *of_group, lanes) = node.meta["val"], parts.meta["val"].shape
+        if _is_static(value) and units * prod(of_group) * lanes == value.numel():
+            alike.setdefault((units, prod(of_group), lanes), {})[node] = parts
+    for (units, group, lanes), parts_of in alike.items():
+        split = units, LEAST_PARTS, 2, group // (2 * LEAST_PARTS), lanes
+        _Region(graph, prod(split), split, parts_of).move()
 
 
 class _Region:

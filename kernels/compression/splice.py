@@ -42,7 +42,7 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
         if node in coded:
             graphs = _graphs(node.meta["val"], coded[node], rounding, traced)
             encoded, received = _encoded(forward, backward, node, placeholder, graphs.encoding)
-            decoders[placeholder] = Decoder(received, graphs.decoding, graphs.joining, coded[node].layout)
+            decoders[placeholder] = Decoder(received, graphs.decoding, graphs.joining)
             crossing += encoded
         else:
             crossing.append(node)

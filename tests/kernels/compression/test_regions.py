@@ -10,9 +10,8 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from kernels.compression import forms, private, splice
-from kernels.compression.layout import GroupLayout
 from kernels.compression.nodes import cone, is_product
-from kernels.compression.regions import Parts, work_in_parts
+from kernels.compression.regions import work_in_parts
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
@@ -93,7 +92,6 @@ def readers(node: fx.Node) -> Iterator[fx.Node]:
 
 def moved(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule, fx.GraphModule]:
     """A graph of a function of a decoded tensor and another, [16, 64] each, before and after."""
-    layout = GroupLayout((0, 1), 2, 64, 8, 0)
 
     def joined(parts: Tensor, other: Tensor) -> list[Tensor]:
         return [function(private.in_memory(parts).view(16, 64), other)]
@@ -102,7 +100,7 @@ def moved(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule,
         given = torch.randn(2, 8, 8, 8), torch.randn(16, 64)
     before, after = (private.trace(joined, *given) for _ in range(2))
     (kept,), (parts, *_) = written(after), after.graph.nodes
-    work_in_parts(after.graph, {next(iter(kept.users)): Parts(parts, layout)})
+    work_in_parts(after.graph, {next(iter(kept.users)): parts})
     after.graph.lint()
     after.recompile()
     return before, after
