@@ -2,7 +2,8 @@
 
 A value that is decoded or computed from decoded ones once, and used on both sides of a product, would be held whole
 while the product runs. So each stretch gets its own copies of the decoding and of element-wise operations on crossing
-tensors alone: Inductor fuses them with their users, but for decoding on a GPU, by kernels of our own.
+tensors alone: Inductor fuses them with their users, but for decoding on a GPU, by kernels of our own. What the product
+itself reads goes on into the next stretch: so one copy serves the gradients of all layers with the same input.
 """
 
 from dataclasses import dataclass
@@ -128,10 +129,12 @@ def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
 
 def _is_result(node: fx.Node) -> bool:
     """Whether it is a new tensor used only by views and the output."""
-    is_new = bool(node.users) and is_pure(node) and not is_view(node)
-    return is_new and all(
-        user.op == "output" or (is_view(user) and all(view_user.op == "output" for view_user in user.users))
-        for user in node.users
+    return is_pure(node) and not is_view(node) and _is_for_output(node)
+
+
+def _is_for_output(node: fx.Node) -> bool:
+    return bool(node.users) and all(
+        user.op == "output" or (is_view(user) and _is_for_output(user)) for user in node.users
     )
 
 
@@ -144,18 +147,32 @@ class _Copies:
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.copies: dict[fx.Node, fx.Node] = {}
         self.parts: dict[fx.Node, fx.Node] = {}
+        self.for_attention: dict[fx.Node, fx.Node] = {}  # what it read, until its backward pass reads it again
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
 
     def pass_by(self, node: fx.Node) -> None:
-        """Record a node that is not copied: a product begins a new stretch."""
+        """Record a node that is not copied: a product begins a new stretch, with what it reads itself."""
         for placeholder, reached in self.reached.items():
             if not reached.isdisjoint(node.all_input_nodes):
                 reached.add(node)
                 if is_product(node) and isinstance(node.meta.get("val"), Tensor):
                     self.products[placeholder] = node
         if is_product(node):
-            self.copies = {}
+            self.copies = self._read_by(node)
+            name = str(packet_of(node))
+            if "attention" in name:
+                self.for_attention = {} if "backward" in name else self.copies
+            self.copies = self.copies | self.for_attention
+
+    def _read_by(self, product: fx.Node) -> dict[fx.Node, fx.Node]:
+        """The copies that a product reads. It holds them in any case, so that holding them on costs nothing."""
+        read, todo = set(), list(product.all_input_nodes)
+        while todo:
+            node = todo.pop()
+            read.add(node)
+            todo += node.all_input_nodes if is_view(node) else []
+        return {node: copy for node, copy in self.copies.items() if copy in read}
 
     def of(self, node: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
         """The copy of a node in this stretch, made if needed: before the user and after its other inputs."""
