@@ -19,9 +19,10 @@ _WHOLE = 1.5 * 2**23  # added to a small number, it leaves a whole number in the
 _BIAS, _DIGITS = 127, 23  # of exponents, and the place of their lowest bit
 
 
-def _exp2() -> tuple[str, ...]:
+def _primitives() -> tuple[Function, ...]:
+    """What Triton has of its own, or what is written otherwise for it; each after those that it calls."""
     *rest, highest = coefficients("exp2", DTYPE)
-    return (
+    exp2 = (
         "x = minimum(maximum(x, -126.0), 127.0)",
         f"whole = x + {_WHOLE}",
         f"u = x - (whole - {_WHOLE})",
@@ -30,18 +31,18 @@ def _exp2() -> tuple[str, ...]:
         f"exponent = int32(float32(whole).view(int32) << int32({_DIGITS})) + int32({_BIAS << _DIGITS})",
         "return p * int32(exponent).view(float32)",
     )
+    doc = "2**x from 2**-126 to 2**127: a polynomial, and a power of 2 from bits."
+    return (
+        Function("maximum", ("x", "y"), "The larger of two; NaN if one is.", (_extremum(">"),)),
+        Function("minimum", ("x", "y"), "The smaller of two; NaN if one is.", (_extremum("<"),)),
+        Function("exp2", ("x",), doc, exp2),
+    )
 
 
-# What Triton has of its own, or what is written otherwise for it.
-_PRIMITIVES = (
-    Function(
-        "maximum", ("x", "y"), "The larger of two; NaN if one is.", ("return tl.where((x > y) | (x != x), x, y)",)
-    ),
-    Function(
-        "minimum", ("x", "y"), "The smaller of two; NaN if one is.", ("return tl.where((x < y) | (x != x), x, y)",)
-    ),
-    Function("exp2", ("x",), "2**x from 2**-126 to 2**127: a polynomial, and a power of 2 from bits.", _exp2()),
-)
+def _extremum(sign: str) -> str:
+    return f"return tl.where((x {sign} y) | (x != x), x, y)"
+
+
 _LOOP = Function(
     "from_output",
     ("y", "on_right", "result"),
@@ -57,10 +58,12 @@ _LOOP = Function(
 def loops_of(subject: Subject) -> list[str] | None:
     """The functions of `<name>_loops.py`, each after those that it calls; None for a function that has no loop."""
     element = elements.derivative_from_output(subject, DTYPE, "triton")
-    known = {primitive.name for primitive in _PRIMITIVES}
-    if "on_right" not in element.arguments or not element.calls or not element.calls <= known:
+    if "on_right" not in element.arguments or not element.calls:
         return None
-    functions = [*_PRIMITIVES, element.without("params")]
+    primitives = _primitives()
+    if not element.calls <= {primitive.name for primitive in primitives}:
+        return None
+    functions = [*primitives, element.without("params")]
     called = _called(functions, element.name)
     texts = [f"@inlined\n{_of_numbers(function)}" for function in functions if function.name in called]
     return [*texts, f"@compiled_loop\n{replace(_LOOP, jit=False).text()}"]
