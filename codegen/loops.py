@@ -58,7 +58,7 @@ _LOOP = Function(
 def loops_of(subject: Subject) -> list[str] | None:
     """The functions of `<name>_loops.py`, each after those that it calls; None for a function that has no loop."""
     element = elements.derivative_from_output(subject, DTYPE, "triton")
-    if "on_right" not in element.arguments or not element.calls:
+    if "on_right" not in element.arguments or not element.calls:  # f' of threshold is the branch itself
         return None
     primitives = _primitives()
     if not element.calls <= {primitive.name for primitive in primitives}:

@@ -2,8 +2,11 @@
 
 A value that is decoded or computed from decoded ones once, and used on both sides of a product, would be held whole
 while the product runs. So each stretch gets its own copies of the decoding and of element-wise operations on crossing
-tensors alone: Inductor fuses them with their users, but for decoding on a GPU, by kernels of our own. What the product
-itself reads goes on into the next stretch: so one copy serves the gradients of all layers with the same input.
+tensors alone: Inductor fuses them with their users, but for decoding on a GPU, by kernels of our own.
+
+What a product reads itself is in memory, and goes on into the next stretch: so one copy serves the gradients of all
+layers with the same input. What attention reads, when it is computed again, stays for its backward pass, unless another
+tensor is decoded before that.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,16 @@ from torch import Tensor, fx
 
 from kernels.compression import forms, opaque
 from kernels.compression.layout import hint
-from kernels.compression.nodes import call, inline, is_mutable, is_pointwise, is_product, is_pure, is_view, packet_of
+from kernels.compression.nodes import (
+    call,
+    inline,
+    is_mutable,
+    is_pointwise,
+    is_product,
+    is_pure,
+    is_view,
+    packet_of,
+)
 from kernels.compression.regions import WAITS_BY
 
 aten = torch.ops.aten
@@ -133,6 +145,7 @@ def _is_result(node: fx.Node) -> bool:
 
 
 def _is_for_output(node: fx.Node) -> bool:
+    """Whether the output uses it, and nothing else but as a view."""
     return bool(node.users) and all(
         user.op == "output" or (is_view(user) and _is_for_output(user)) for user in node.users
     )
@@ -147,7 +160,7 @@ class _Copies:
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.copies: dict[fx.Node, fx.Node] = {}
         self.parts: dict[fx.Node, fx.Node] = {}
-        self.for_attention: dict[fx.Node, fx.Node] = {}  # what it read, until its backward pass reads it again
+        self.for_attention: dict[fx.Node, fx.Node] = {}  # what it read last, until another tensor is decoded
         self.reached: dict[fx.Node, set[fx.Node]] = {}  # by values that depend on a decoded placeholder
         self.products: dict[fx.Node, fx.Node] = {}  # the last product among these
 
@@ -160,19 +173,12 @@ class _Copies:
                     self.products[placeholder] = node
         if is_product(node):
             self.copies = self._read_by(node)
-            name = str(packet_of(node))
-            if "attention" in name:
-                self.for_attention = {} if "backward" in name else self.copies
+            if "attention" in str(packet_of(node)):
+                self.for_attention = self.copies
             self.copies = self.copies | self.for_attention
 
     def _read_by(self, product: fx.Node) -> dict[fx.Node, fx.Node]:
-        """The copies that a product reads. It holds them in any case, so that holding them on costs nothing."""
-        read, todo = set(), list(product.all_input_nodes)
-        while todo:
-            node = todo.pop()
-            read.add(node)
-            todo += node.all_input_nodes if is_view(node) else []
-        return {node: copy for node, copy in self.copies.items() if copy in read}
+        return {node: copy for node, copy in self.copies.items() if copy in product.all_input_nodes}
 
     def of(self, node: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
         """The copy of a node in this stretch, made if needed: before the user and after its other inputs."""
@@ -196,7 +202,7 @@ class _Copies:
         return sorted(missing, key=self.order.__getitem__)
 
     def _decoded(self, placeholder: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
-        decoder = self.decoders[placeholder]
+        decoder, self.for_attention = self.decoders[placeholder], {}
         *codes, field = decoder.codes
         if decoder.is_opaque:
             others = [product for other in others for product in _products_of(other)]

@@ -35,8 +35,8 @@ WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the fi
 def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
     """Compute what is computed element by element of decoded tensors of the backward graph in their parts' shape.
 
-    Not where sizes change or the last unit is padded; nor a result that neither a product nor the output reads, for
-    Inductor may fuse its readers.
+    Not where sizes change, or the last unit is padded and so has more elements; nor a result that neither a product nor
+    the output reads, for Inductor may fuse its readers.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
     """
     alike: dict[tuple[int, int, int], dict[fx.Node, fx.Node]] = {}
     for node, parts in decoded.items():
-        value, (units, *of_group, lanes) = node.meta["val"], parts.meta["val"].shape
-        if _is_static(value) and units * prod(of_group) * lanes == value.numel():
+        if _is_static(node.meta["val"]):
+            units, *of_group, lanes = parts.meta["val"].shape
             alike.setdefault((units, prod(of_group), lanes), {})[node] = parts
     for (units, group, lanes), parts_of in alike.items():
         split = units, LEAST_PARTS, 2, group // (2 * LEAST_PARTS), lanes

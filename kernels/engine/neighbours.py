@@ -1,9 +1,9 @@
-"""Codes of groups of neighbours on a CPU, in loops that Numba compiles: one pass over memory instead of a dozen.
-And codes of few-bit tables.
+"""Codes of groups of neighbours and of few-bit tables on a CPU, in loops that Numba compiles: one pass over memory
+instead of a dozen.
 
-The results are those of `kernels.engine.reference_codes` and `reference_sides`, bit for bit but in NaNs: the same
-operations in the same order, and none is fused. Importing this takes Numba, which a checkout that is not installed may
-lack, and a moment.
+The results are those of `kernels.engine.reference`, `reference_codes` and `reference_sides`, bit for bit but in NaNs:
+the same operations in the same order, and none is fused. Importing this takes Numba, which a checkout that is not
+installed may lack, and a moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tu
 
 
 def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:
-    """Planes of the codes of a table, for contiguous numbers of 32 or 64 bits; NaN, above no border, has the first."""
+    """Planes of the codes of a table, for flat numbers of 32 or 64 bits; NaN, above no border, has the first."""
     planes = x.new_empty((bits, plane_bytes(len(x))), dtype=torch.uint8)
     numbers, packed = x.detach().numpy(), planes.numpy()
     limits, order = np.array(borders, numbers.dtype), np.array(codes, np.uint8)
