@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from numba import config, njit
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+IS_ON = not config.DISABLE_JIT  # type: ignore[attr-defined]  # else plain Python runs: NUMBA_DISABLE_JIT=1
 # For vector instructions: no checks for division by 0; multiply-adds are fused, as those of GPUs are.
 _VECTORS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 

@@ -26,7 +26,7 @@ def readme() -> str:
         made = ["[speed](docs/performance.md#on-a-gpu)", *(page for kind, page in pages.items() if on_gpus(kind))]
         return (
             f"The kernels were timed on {_listed(devices)}: {', '.join(made)}.\n"
-            "On a CPU their reference in plain PyTorch runs.\n"
+            "On a CPU their reference runs, in PyTorch and loops that Numba compiles.\n"
         )
     return (
         "No GPU has timed the kernels yet (`make gpu` does); their machine code is [counted](docs/slack.md). On a CPU\n"

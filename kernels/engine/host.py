@@ -28,12 +28,14 @@ def on_host(tensor: Tensor) -> bool:
 
 @cache
 def loops() -> ModuleType | None:
-    """`kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without Numba."""
+    """`kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without Numba, or
+    where it compiles nothing."""
     try:
+        from coefficients import compiled
         from kernels.engine import neighbours
     except ImportError:
         return None
-    return neighbours
+    return neighbours if compiled.IS_ON else None
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

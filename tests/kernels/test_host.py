@@ -1,6 +1,9 @@
 """The operations made for tensors on a CPU agree with the plain ones, for every kind of number."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -165,6 +168,14 @@ def test_loops_run_in_threads_and_may_be_missing(count: int, method: str, monkey
     without = reference.backward(kernel, grad, y, saved, ())
     # A formula of some twenty operations moves by 2**-19 at most in float32: each of the two.
     torch.testing.assert_close(without / grad, dx / grad, rtol=0, atol=2 * 2.0**-19)
+
+
+def test_loops_do_not_run_as_plain_python() -> None:
+    """They would take a hundred times as long as PyTorch's operations."""
+    code = "from kernels.engine import host; print(host.loops())"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
