@@ -22,12 +22,17 @@ def texts() -> Iterator[tuple[Path, str]]:
     yield FOLDER / "__init__.py", f'"""One function a file, for each target. {MARK}"""\n'
     yield FOLDER / "functions.py", functions_module(map(of_catalogue, names()))
     for name in names():
-        subject = of_catalogue(name)
-        for target, write in WRITERS.items():
-            yield FOLDER / f"{name}_{target}.py", write(subject)
-        loops = loops_module(subject)
-        if loops is not None:
-            yield FOLDER / f"{name}_loops.py", loops
+        yield from texts_of(name)
+
+
+def texts_of(name: str) -> Iterator[tuple[Path, str]]:
+    """The files of one function with their texts."""
+    subject = of_catalogue(name)
+    for target, write in WRITERS.items():
+        yield FOLDER / f"{name}_{target}.py", write(subject)
+    loops = loops_module(subject)
+    if loops is not None:
+        yield FOLDER / f"{name}_loops.py", loops
 
 
 def problem(path: Path, text: str) -> str | None:

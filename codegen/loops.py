@@ -52,6 +52,7 @@ _LOOP = Function(
         "for i in range(len(y)):",
         f"    result[i] = {ELEMENT}(y[i], on_right[i])",
     ),
+    jit=False,
 )
 
 
@@ -66,7 +67,7 @@ def loops_of(subject: Subject) -> list[str] | None:
     functions = [*primitives, element.without("params")]
     called = _called(functions, element.name)
     texts = [f"@inlined\n{_of_numbers(function)}" for function in functions if function.name in called]
-    return [*texts, f"@compiled_loop\n{replace(_LOOP, jit=False).text()}"]
+    return [*texts, f"@compiled_loop\n{_LOOP.text()}"]
 
 
 def _called(functions: list[Function], name: str) -> set[str]:

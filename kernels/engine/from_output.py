@@ -65,8 +65,7 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
 def _by_loop(function: str, y: Tensor, on_right: Tensor) -> Tensor | None:
     """f' of flat outputs by the emitted loop of a function; None where it has none, or without Numba."""
     loops = host.loops()
-    loop = loop_element(function) if loops is not None else None
-    if loops is None or loop is None:
+    if loops is None or (loop := loop_element(function)) is None:
         return None
     result = torch.empty_like(y)
     arrays = [tensor.detach().numpy() for tensor in (y, on_right, result)]

@@ -12,7 +12,7 @@ from benchmarks.baselines.oracle import all_inputs
 from codegen import generated
 from codegen.closed import CLOSED
 from codegen.elements import derivative_from_output
-from codegen.module import torch_module, torch_texts, triton_module
+from codegen.module import torch_module, torch_texts
 from codegen.options import METHODS
 from codegen.options import method as method_of
 from codegen.standalone import Request, emit
@@ -197,10 +197,10 @@ def test_parameters_may_be_numbers_in_the_text(name, params, target, tmp_path):
 
 @pytest.mark.parametrize("name", names())
 def test_generated_files_are_what_is_emitted(name):
-    subject = of_catalogue(name)
-    for target, write in (("triton", triton_module), ("torch", torch_module)):
-        path = generated.FOLDER / f"{name}_{target}.py"
-        assert generated.problem(path, write(subject)) is None
+    texts = dict(generated.texts_of(name))
+    assert {f"{name}_{target}.py" for target in ("triton", "torch")} <= {path.name for path in texts}
+    for path, text in texts.items():
+        assert generated.problem(path, text) is None
 
 
 def test_a_file_that_was_changed_is_seen(tmp_path):
@@ -272,7 +272,9 @@ def test_texts_in_the_header_stay_in_the_header(tmp_path):
 
 @pytest.mark.slow
 def test_everything_emitted_is_imports_constants_and_functions():
-    for path, text in generated.texts():
+    texts = dict(generated.texts())
+    assert generated.strangers(texts) == []
+    for path, text in texts.items():
         tree = ast.parse(text)
         assert isinstance(tree.body[0], ast.Expr), path
         imports = ast.ImportFrom if path.stem == "functions" or path.stem.endswith("_loops") else ast.Import
