@@ -97,7 +97,7 @@ def encode_bits(x: Tensor) -> Tensor:
 
 def decode_bits(field: Tensor) -> Tensor:
     """The bools of `encode_bits`."""
-    return decode_bits_parts(field).flatten(-3, -2)
+    return decode_bits_parts(field).flatten(-4, -2)
 
 
 def decode_bits_parts(field: Tensor) -> Tensor:
@@ -125,22 +125,15 @@ def _parts(width: int) -> int:
 
 
 def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """The int32 numbers that fields hold, [*lead, units, 8, group / 8, lanes].
+    """The int32 numbers that fields hold, [*lead, units, 8, 2, group / 16, lanes]: fields have 8 parts or 16.
 
-    Where a field has 16 parts, [*lead, units, 8, 2, group / 16, lanes].
+    In one shape, whatever the fields, so that loops over several decoded tensors are alike.
     """
-    in_halves = max(map(_parts, widths)) > LEAST_PARTS
     pieces, lowest = [], 0
     for field, width in zip(fields, widths, strict=True):
+        has_halves = _parts(width) > LEAST_PARTS  # otherwise both halves of a part are in words of their own
         shifts = torch.arange(0, width * _parts(width), width, dtype=torch.int32, device=field.device)
-        shape: tuple[int, ...]
-        if not in_halves:
-            shifts, shape = shifts.view(-1, 1, 1), (1, -1)
-        elif _parts(width) > LEAST_PARTS:
-            shifts, shape = shifts.view(-1, 2, 1, 1), (1, 1, -1)
-        else:  # both halves of a part are in words of their own
-            shifts, shape = shifts.view(-1, 1, 1, 1), (1, 2, -1)
-        words = field.to(torch.int32).unflatten(-2, shape)
-        pieces.append(((words >> shifts) & ((1 << width) - 1)) << lowest)
+        words = field.to(torch.int32).unflatten(-2, (1, 1 if has_halves else 2, -1))
+        pieces.append(((words >> shifts.view(LEAST_PARTS, -1, 1, 1)) & ((1 << width) - 1)) << lowest)
         lowest += width
     return reduce(torch.bitwise_or, pieces)

@@ -13,7 +13,6 @@ import torch
 from torch import SymInt, Tensor, fx
 
 from kernels.compression import private
-from kernels.compression.codes import LEAST_PARTS
 from kernels.compression.layout import order_of
 from kernels.compression.nodes import call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
 
@@ -45,14 +44,12 @@ def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
     decoded
         Tensors, and the parts [units, *parts of a group, lanes] that each is joined from.
     """
-    alike: dict[tuple[int, int, int], dict[fx.Node, fx.Node]] = {}
+    alike: dict[tuple[int, ...], dict[fx.Node, fx.Node]] = {}
     for node, parts in decoded.items():
         if _is_static(node.meta["val"]):
-            units, *of_group, lanes = parts.meta["val"].shape
-            alike.setdefault((units, prod(of_group), lanes), {})[node] = parts
-    for (units, group, lanes), parts_of in alike.items():
-        split = units, LEAST_PARTS, 2, group // (2 * LEAST_PARTS), lanes
-        _Region(graph, prod(split), split, parts_of).move()
+            alike.setdefault(tuple(parts.meta["val"].shape), {})[node] = parts
+    for shape, parts_of in alike.items():
+        _Region(graph, shape, parts_of).move()
 
 
 class _Region:
@@ -62,8 +59,8 @@ class _Region:
     same parts.
     """
 
-    def __init__(self, graph: fx.Graph, count: int, split: Sequence[int], decoded: dict[fx.Node, fx.Node]) -> None:
-        self.graph, self.count, self.split, self.decoded = graph, count, split, decoded
+    def __init__(self, graph: fx.Graph, shape: Sequence[int], decoded: dict[fx.Node, fx.Node]) -> None:
+        self.graph, self.shape, self.count, self.decoded = graph, shape, prod(shape), decoded
         self.inside: dict[fx.Node, None] = {}  # the decoded nodes, and the operations to move, in order
         self.needless: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
         self.as_they_are: set[fx.Node] = set()  # parts of decoded tensors that are written in any case
@@ -92,18 +89,37 @@ class _Region:
         """Replace the region by operations on parts."""
         if self.decoded.keys() >= self.inside.keys():
             return
+        self._stop_waiting()
         for node in self.inside:
             with self.graph.inserting_before(node):
                 self.parts[node] = self._in_parts(node)
                 outside = self._outside(node)
-                if node in self.decoded and outside:
-                    self.as_they_are.add(self.parts[node])
-                elif outside and self.parts[node] not in self.as_they_are:
+                if node in self.decoded:
+                    self.as_they_are |= {self.parts[node]} if outside else set()
+                elif self._is_read_outside(node) and self.parts[node] not in self.as_they_are:
+                    self.parts[node] = self._in_memory(self.parts[node])  # what is written is not computed again
                     node.replace_all_uses_with(self._in_own_shape(node), outside.__contains__)
-                    self.parts[node] = self.written[self.parts[node]]  # what is written is not computed again
             for user in self.needless.keys() & node.users.keys():
                 self.needless[user].replace_all_uses_with(self.needless[user].args[0])
         self._erase_unused([*self.needless.values(), *self.inside, *self.parts.values()])
+
+    def _stop_waiting(self) -> None:
+        """Decode without waiting for what the same loop reads in any case: it could not write its result there."""
+        for node, parts in self.decoded.items():
+            for wait in _waiting(parts) if self.inside.keys() >= node.users.keys() else ():
+                if self._all_read(node, _read(wait.meta[WAITS_BY])):
+                    wait.replace_all_uses_with(wait.args[0])
+
+    def _all_read(self, node: fx.Node, tensor: fx.Node) -> bool:
+        """Whether `tensor` is read by all that is computed from a node inside and written."""
+        todo = [node]
+        while todo:
+            for user in todo.pop().users:
+                if user not in self.inside:
+                    return False
+                if tensor not in map(_read, user.all_input_nodes):
+                    todo.append(user)
+        return True
 
     def _fits(self, node: fx.Node) -> bool:
         """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
@@ -129,7 +145,12 @@ class _Region:
     def _is_written(self, node: fx.Node) -> bool:
         """Whether nothing outside reads it, or something that needs it in memory."""
         outside = self._outside(node)
-        return not outside or any(map(_needs_memory, outside))
+        return not outside or any(map(_needs_memory, [*outside, *filter(is_view, node.users)]))
+
+    def _is_read_outside(self, node: fx.Node) -> bool:
+        """Whether it, or a view of it inside, has a reader outside."""
+        views = [user for user in node.users if user in self.inside and is_view(user)]
+        return bool(self._outside(node)) or any(map(self._is_read_outside, views))
 
     def _outside(self, node: fx.Node) -> list[fx.Node]:
         return [user for user in node.users if user not in self.inside and user not in self.needless]
@@ -137,25 +158,43 @@ class _Region:
     def _in_parts(self, node: fx.Node) -> fx.Node:
         """The counterpart of a node inside, in the shape of the parts."""
         if node in self.decoded:
-            return call(self.graph, aten.view.default, self.decoded[node], self.split)
+            return self.decoded[node]
         if packet_of(node) in SAME_MEMORY:
             return self.parts[node.all_input_nodes[0]]
         for argument in filter(_has_dimensions, node.all_input_nodes):
             if argument not in self.parts:
                 in_memory_order = self._permuted(argument, self._order(argument) or ())
-                self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.split)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: self.parts.get(argument, argument))
+                self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.shape)
+        own = {argument: self._own(self.parts.get(argument, argument)) for argument in node.all_input_nodes}
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), own.__getitem__)
         moved = call(self.graph, node.target, *args, **kwargs)
         moved.meta |= origin(node)
         return moved
 
-    def _in_own_shape(self, node: fx.Node) -> fx.Node:
-        """The result of a node inside, written to memory, in its own shape."""
-        parts, shape, order = self.parts[node], node.meta["val"].shape, self._order(node) or ()
+    def _own(self, parts: fx.Node) -> fx.Node:
+        """Parts for one operation alone: decoded again, if they are.
+
+        In one loop that costs nothing. But parts that several operations read, Inductor may hold in memory.
+        """
+        return self._decoded_again(parts, {}) if parts in self.decoded.values() else parts
+
+    def _decoded_again(self, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+        if node.op != "call_function" or WAITS_BY in node.meta:
+            return node
+        if node not in copies:
+            copies[node] = self.graph.node_copy(node, lambda argument: self._decoded_again(argument, copies))
+        return copies[node]
+
+    def _in_memory(self, parts: fx.Node) -> fx.Node:
         if parts not in self.written:
             kept = call(self.graph, private.IN_MEMORY, parts, parts.meta["val"].stride())
             self.written |= {parts: kept, kept: kept}
-        rows = call(self.graph, aten.view.default, self.written[parts], [shape[dim] for dim in order])
+        return self.written[parts]
+
+    def _in_own_shape(self, node: fx.Node) -> fx.Node:
+        """A result that is written, in the shape of the node inside."""
+        shape, order = node.meta["val"].shape, self._order(node) or ()
+        rows = call(self.graph, aten.view.default, self.parts[node], [shape[dim] for dim in order])
         return self._permuted(rows, [order.index(dim) for dim in range(len(order))])
 
     def _permuted(self, node: fx.Node, order: Sequence[int]) -> fx.Node:
@@ -182,11 +221,17 @@ def _has_dimensions(node: fx.Node) -> bool:
 
 
 def _is_in_memory(node: fx.Node) -> bool:
-    """Whether it is a view of an input, of a product's result, or of one number, which is never written."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
+    """Whether it is a view or conversion of an input, of a product's result, or of one number, which is not written."""
+    node = _read(node)
     source = node.all_input_nodes[0] if node.target is getitem else node
     return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full
+
+
+def _read(node: fx.Node) -> fx.Node:
+    """The tensor that is read for a node: what it is a view of, or converts to another type; or itself."""
+    while is_view(node) or packet_of(node) is torch.ops.prims.convert_element_type:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _needs_memory(user: fx.Node) -> bool:

@@ -25,7 +25,7 @@ def _encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = F
 
 
 def _decode_parts(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype).unflatten(-2, (8, -1))
+    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype).unflatten(-2, (8, 2, -1))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from kernels.compression import forms, private, splice
 from kernels.compression.nodes import cone, is_product
-from kernels.compression.regions import work_in_parts
+from kernels.compression.regions import WAITS_BY, work_in_parts
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
@@ -97,7 +97,7 @@ def moved(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule,
         return [function(private.in_memory(parts).view(16, 64), other)]
 
     with FakeTensorMode():
-        given = torch.randn(2, 8, 8, 8), torch.randn(16, 64)
+        given = torch.randn(2, 8, 2, 4, 8), torch.randn(16, 64)
     before, after = (private.trace(joined, *given) for _ in range(2))
     (kept,), (parts, *_) = written(after), after.graph.nodes
     work_in_parts(after.graph, {next(iter(kept.users)): parts})
@@ -114,7 +114,10 @@ def attention(y: Tensor) -> Tensor:
 OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # and whether it is computed in parts
     "a product": (lambda x, y: (x.sigmoid() * y) @ y.t(), True),
     "a product of a view": (lambda x, y: (x.sigmoid() * y).view(64, 16) @ y, True),
+    "a product of a view, and a sum": (lambda x, y: torch.cat([*(x := x.sigmoid()).view(64, 16) @ y, x.sum(0)]), True),
     "a sum": (lambda x, y: (x.sigmoid() * y).sum(0), False),
+    "a sum of a view": (lambda x, y: (x.sigmoid() * y).view(64, 16).sum(0), False),
+    "another dtype": (lambda x, y: (x.sigmoid() * y.bfloat16()) @ y.t(), True),
     "bits": (lambda x, y: (x.view(torch.int32).to(torch.float32) * y) @ y.t(), False),
     "what is not in memory": (lambda x, y: (x * y.softmax(-1)) @ y.t(), False),
     "another order": (lambda x, y: (x * y.view(64, 16).t().sigmoid().view(16, 64)) @ y.t(), False),
@@ -132,7 +135,7 @@ OF_DECODED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {  # an
 def test_what_is_computed_in_parts(name: str) -> None:
     function, is_moved = OF_DECODED[name]
     before, after = moved(function)
-    parts, other = torch.randn(2, 8, 8, 8), torch.randn(16, 64)
+    parts, other = torch.randn(2, 8, 2, 4, 8), torch.randn(16, 64)
     assert torch.equal(after(parts, other)[0], before(parts, other)[0])
     dims = {
         node.meta["val"].dim() for node in after.graph.nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())
@@ -217,6 +220,34 @@ def test_decoding_waits_for_the_product_before() -> None:
     assert all(is_product(node) or node.op == "placeholder" for node in awaited(module))
 
 
+def read_with(node: fx.Node) -> Iterator[fx.Node]:
+    """What is in memory and read by the loop that computes a node, where it does not wait."""
+    if is_product(node) or node.op == "placeholder":
+        yield node
+    else:
+        for argument in node.all_input_nodes[:1] if WAITS_BY in node.meta else node.all_input_nodes:
+            yield from read_with(argument)
+
+
+def test_loops_wait_for_nothing_that_they_read() -> None:
+    """Else Inductor would not write their results in its place, and hold one tensor more."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+    _, _, (module,) = cuts_of(model, torch.randn(64, 32, requires_grad=True))
+    assert awaited(module)
+    for node in written(module):
+        waits = [wait for wait in cone(node) if WAITS_BY in wait.meta]
+        sources = [part for wait in waits for part in cone(wait.meta[WAITS_BY]) if is_product(part)]
+        assert set(sources).isdisjoint(read_with(node))
+
+
+def test_operations_share_no_decoding() -> None:
+    """Else Inductor would hold what is decoded in memory, where several read it."""
+    _, _, (module,) = cuts_of(Mixed(FUNCTIONS["gelu"]), torch.randn(4, 16, 32))
+    decoded = [node for node in module.graph.nodes if "decoded" in node.name and node.meta["val"].dim() == 5]
+    assert len(decoded) > len(written(module))
+    assert all(len(node.users) == 1 for node in decoded)
+
+
 def test_decoding_waits_for_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number is there from the beginning, and would order nothing."""
     monkeypatch.setattr(splice, "work_in_parts", lambda graph, decoded: modules.append(graph.owning_module))
@@ -239,4 +270,5 @@ def test_what_leaves_a_rest_is_joined() -> None:
     model = nn.Sequential(nn.Linear(32, 40), nn.GELU(), nn.Linear(40, 32))
     within, without, modules = cuts_of(model, torch.randn(50, 32))
     assert same(within, without)
-    assert {node.meta["val"].dim() for module in modules for node in written(module)} == {4}
+    shapes = {node.meta["val"].shape for module in modules for node in module.graph.nodes if node.target is aten.erf.default}
+    assert shapes == {(50, 40)}
