@@ -77,7 +77,7 @@ def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
 
 
 def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    """The values of `decode`, in the parts [*lead, units, *parts, lanes] in which fields hold them.
+    """The values of `decode`, in the parts [*lead, units, 8, 2, group / 16, lanes] in which fields hold them.
 
     In the loops of this shape a shift is one number for a whole vector, so that Inductor's C++ computes with vectors.
     """

@@ -95,31 +95,36 @@ class _Region:
                 self.parts[node] = self._in_parts(node)
                 outside = self._outside(node)
                 if node in self.decoded:
-                    self.as_they_are |= {self.parts[node]} if outside else set()
+                    if outside:
+                        self.as_they_are.add(self.parts[node])
                 elif self._is_read_outside(node) and self.parts[node] not in self.as_they_are:
                     self.parts[node] = self._in_memory(self.parts[node])  # what is written is not computed again
-                    node.replace_all_uses_with(self._in_own_shape(node), outside.__contains__)
+                    if outside:
+                        node.replace_all_uses_with(self._in_own_shape(node), outside.__contains__)
             for user in self.needless.keys() & node.users.keys():
                 self.needless[user].replace_all_uses_with(self.needless[user].args[0])
         self._erase_unused([*self.needless.values(), *self.inside, *self.parts.values()])
 
     def _stop_waiting(self) -> None:
-        """Decode without waiting for what the same loop reads in any case: it could not write its result there."""
+        """Decode without waiting for a tensor that is read by the same loops in any case.
+
+        As waiting reads its first element, Inductor would not write the result of such a loop in its place.
+        """
         for node, parts in self.decoded.items():
-            for wait in _waiting(parts) if self.inside.keys() >= node.users.keys() else ():
-                if self._all_read(node, _read(wait.meta[WAITS_BY])):
+            for wait in _waiting(parts):
+                if self._all_read(_read(wait.meta[WAITS_BY]), node):
                     wait.replace_all_uses_with(wait.args[0])
 
-    def _all_read(self, node: fx.Node, tensor: fx.Node) -> bool:
-        """Whether `tensor` is read by all that is computed from a node inside and written."""
-        todo = [node]
-        while todo:
-            for user in todo.pop().users:
-                if user not in self.inside:
-                    return False
-                if tensor not in map(_read, user.all_input_nodes):
-                    todo.append(user)
-        return True
+    def _all_read(self, tensor: fx.Node, node: fx.Node) -> bool:
+        """Whether `tensor` is read for all that is computed of a node inside and has readers outside."""
+        computed, reading = {node}, set()
+        for inner in self.inside:
+            inputs = inner.all_input_nodes
+            if any(argument in reading or _read(argument) is tensor for argument in inputs):
+                reading.add(inner)
+            elif not computed.isdisjoint(inputs):
+                computed.add(inner)
+        return all(user in self.inside for made in computed for user in made.users)
 
     def _fits(self, node: fx.Node) -> bool:
         """Whether it is a view of a node inside, or works element by element on such nodes and tensors in memory."""
@@ -132,7 +137,7 @@ class _Region:
             is_pointwise(node)
             and is_pure(node)
             and node.kwargs.get("memory_format") in KEEPING_ORDER
-            and all(argument in self.inside or _is_in_memory(argument) for argument in tensors)
+            and all(argument in self.inside or _is_ready(argument) for argument in tensors)
             and all(self._order(argument) == order for argument in tensors)
         )
 
@@ -143,7 +148,7 @@ class _Region:
         return order_of(value) if is_such else None
 
     def _is_written(self, node: fx.Node) -> bool:
-        """Whether nothing outside reads it, or something that needs it in memory."""
+        """Whether nothing outside reads it, or something that needs it, or a view of it, in memory."""
         outside = self._outside(node)
         return not outside or any(map(_needs_memory, [*outside, *filter(is_view, node.users)]))
 
@@ -165,16 +170,18 @@ class _Region:
             if argument not in self.parts:
                 in_memory_order = self._permuted(argument, self._order(argument) or ())
                 self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.shape)
-        own = {argument: self._own(self.parts.get(argument, argument)) for argument in node.all_input_nodes}
+        own = {
+            argument: self._for_one_operation(self.parts.get(argument, argument)) for argument in node.all_input_nodes
+        }
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), own.__getitem__)
         moved = call(self.graph, node.target, *args, **kwargs)
         moved.meta |= origin(node)
         return moved
 
-    def _own(self, parts: fx.Node) -> fx.Node:
-        """Parts for one operation alone: decoded again, if they are.
+    def _for_one_operation(self, parts: fx.Node) -> fx.Node:
+        """Parts that no other operation reads: decoded again, if they are decoded.
 
-        In one loop that costs nothing. But parts that several operations read, Inductor may hold in memory.
+        In one loop that costs nothing, while Inductor may hold in memory what several operations read.
         """
         return self._decoded_again(parts, {}) if parts in self.decoded.values() else parts
 
@@ -220,8 +227,8 @@ def _has_dimensions(node: fx.Node) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
-def _is_in_memory(node: fx.Node) -> bool:
-    """Whether it is a view or conversion of an input, of a product's result, or of one number, which is not written."""
+def _is_ready(node: fx.Node) -> bool:
+    """Whether it is, but for views and conversions, an input, a product's result, or one number, which is not written."""
     node = _read(node)
     source = node.all_input_nodes[0] if node.target is getitem else node
     return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full

@@ -151,6 +151,12 @@ def test_a_decoded_tensor_is_written_once() -> None:
     assert len(written(after)) == 2
 
 
+def test_a_result_whose_view_is_written_is_not_computed_again() -> None:
+    _, after = moved(lambda x, y: ((s := x.sigmoid()).view(64, 16) @ y) * ((s * y) @ y.t()).sum())
+    (sigmoid,) = after.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
+    assert [user.target for user in sigmoid.users] == [private.IN_MEMORY]
+
+
 def test_what_changes_a_tensor_is_not_moved() -> None:
     _, after = moved(lambda x, y: y.mul_(x) @ y.t())
     (change,) = (node for node in after.graph.nodes if node.target is aten.mul_.Tensor)
@@ -220,13 +226,16 @@ def test_decoding_waits_for_the_product_before() -> None:
     assert all(is_product(node) or node.op == "placeholder" for node in awaited(module))
 
 
-def read_with(node: fx.Node) -> Iterator[fx.Node]:
-    """What is in memory and read by the loop that computes a node, where it does not wait."""
-    if is_product(node) or node.op == "placeholder":
-        yield node
-    else:
-        for argument in node.all_input_nodes[:1] if WAITS_BY in node.meta else node.all_input_nodes:
-            yield from read_with(argument)
+def loop_of(node: fx.Node) -> set[fx.Node]:
+    """What is computed in the loop of a node, and what that reads; without what it waits for."""
+    nodes, todo = set(), [node]
+    while todo:
+        inner = todo.pop()
+        if inner not in nodes:
+            nodes.add(inner)
+            is_read = is_product(inner) or inner.op == "placeholder"
+            todo += [] if is_read else inner.all_input_nodes[:1] if WAITS_BY in inner.meta else inner.all_input_nodes
+    return nodes
 
 
 def test_loops_wait_for_nothing_that_they_read() -> None:
@@ -237,15 +246,49 @@ def test_loops_wait_for_nothing_that_they_read() -> None:
     for node in written(module):
         waits = [wait for wait in cone(node) if WAITS_BY in wait.meta]
         sources = [part for wait in waits for part in cone(wait.meta[WAITS_BY]) if is_product(part)]
-        assert set(sources).isdisjoint(read_with(node))
+        assert set(sources).isdisjoint(loop_of(node))
+
+
+READING: dict[str, tuple[Callable[[Tensor, Tensor], list[Tensor]], bool]] = {  # and whether decoding waits
+    "all": (lambda x, p: [(x.sigmoid() * p) @ p.t()], False),
+    "all, by what is computed of it": (lambda x, p: [((x * p).sigmoid() * x) @ p.t()], False),
+    "one of two": (lambda x, p: [(x.sigmoid() * p) @ p.t(), x.sigmoid() @ p.t()], True),
+    "none": (lambda x, p: [x.sigmoid() @ p.t()], True),
+    "all but x itself": (lambda x, p: [(x.sigmoid() * p) @ p.t(), x.sum(0)], True),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_some_loops_do_not_read_is_awaited(name: str) -> None:
+    """Of a product p of two inputs, and an x that is decoded when p is there."""
+    function, waits = READING[name]
+
+    def joined(field: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
+        product = first @ second
+        after = field | (product.select(0, 0).select(0, 0).to(torch.int32) & 0)
+        return function(private.in_memory(after.to(torch.float32)).view(16, 64), product)
+
+    with FakeTensorMode():
+        given = torch.ones(2, 8, 2, 4, 8, dtype=torch.int32), torch.randn(16, 16), torch.randn(16, 64)
+    module = private.trace(joined, *given)
+    (wait,), (kept,) = module.graph.find_nodes(op="call_function", target=aten.bitwise_or.Tensor), written(module)
+    wait.meta[WAITS_BY] = module.graph.find_nodes(op="call_function", target=aten.select.int)[0]
+    work_in_parts(module.graph, {next(iter(kept.users)): kept.args[0]})
+    assert bool(module.graph.find_nodes(op="call_function", target=aten.bitwise_or.Tensor)) == waits
 
 
 def test_operations_share_no_decoding() -> None:
     """Else Inductor would hold what is decoded in memory, where several read it."""
     _, _, (module,) = cuts_of(Mixed(FUNCTIONS["gelu"]), torch.randn(4, 16, 32))
     decoded = [node for node in module.graph.nodes if "decoded" in node.name and node.meta["val"].dim() == 5]
+    steps = {step for node in decoded for step in loop_of(node) if step.op == "call_function" and not is_product(step)}
     assert len(decoded) > len(written(module))
-    assert all(len(node.users) == 1 for node in decoded)
+    assert all(len(step.users) == 1 for step in steps if WAITS_BY not in step.meta)
+
+
+def test_nothing_is_left_unused() -> None:
+    _, _, (module,) = cuts_of(Mixed(FUNCTIONS["gelu"]), torch.randn(4, 16, 32))
+    assert all(node.users for node in module.graph.nodes if node.op == "call_function")
 
 
 def test_decoding_waits_for_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,5 +313,5 @@ def test_what_leaves_a_rest_is_joined() -> None:
     model = nn.Sequential(nn.Linear(32, 40), nn.GELU(), nn.Linear(40, 32))
     within, without, modules = cuts_of(model, torch.randn(50, 32))
     assert same(within, without)
-    shapes = {node.meta["val"].shape for module in modules for node in module.graph.nodes if node.target is aten.erf.default}
-    assert shapes == {(50, 40)}
+    errors = [node for module in modules for node in module.graph.nodes if node.target is aten.erf.default]
+    assert {node.meta["val"].shape for node in errors} == {(50, 40)}
