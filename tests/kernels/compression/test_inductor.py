@@ -8,12 +8,15 @@ import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.compression.meter import measured
 from kernels import compression
 from kernels.compression import forms
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
 
 pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
@@ -94,3 +97,21 @@ def test_errors_of_gradients(in_place: bool) -> None:
     assert 0 < measured.error < 0.02
     assert [parameter.name for parameter in measured.parameters if "_orig_mod" in parameter.name] == []
     assert len(measured.parameters) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("bits", "dtype"), [(4, torch.float32), (4, torch.bfloat16), (7, torch.float32)], ids=["4", "4-bfloat16", "7"]
+)
+def test_no_decoded_tensor_is_held(bits: int, dtype: torch.dtype) -> None:
+    """At its peak, backward holds the codes, one hidden gradient, and less than half of one more.
+
+    Beside these, gradients of the input and of the output are there, an eighth each.
+    """
+    layers = [layer for _ in range(2) for layer in (nn.Linear(128, 1024), nn.GELU(), nn.Linear(1024, 128))]
+    model = nn.Sequential(*layers).to(dtype)
+    x = torch.randn(4096, 128, dtype=dtype, requires_grad=True)
+    run = torch.compile(model, options=compression.options(bits=bits))
+    for _ in range(2):
+        used = measured(lambda: run(x).square().mean(), CPU)
+    hidden = 4096 * 1024 * dtype.itemsize
+    assert hidden <= used.peak - used.kept < 1.5 * hidden
