@@ -228,7 +228,7 @@ def _has_dimensions(node: fx.Node) -> bool:
 
 
 def _is_ready(node: fx.Node) -> bool:
-    """Whether it is an input, a product's result, or one number, which is never written; or made of it as `_read` says."""
+    """Whether what is read for it is an input, a product's result, or one number, which is never written."""
     node = _read(node)
     source = node.all_input_nodes[0] if node.target is getitem else node
     return node.op == "placeholder" or is_product(source) or packet_of(node) is aten.full
