@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from kernels.compression import forms, opaque
 from kernels.compression.layout import hint
 from kernels.compression.nodes import (
+    WAITS_BY,
     call,
     inline,
     is_mutable,
@@ -27,7 +28,6 @@ from kernels.compression.nodes import (
     is_view,
     packet_of,
 )
-from kernels.compression.regions import WAITS_BY
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations other than views that compute nothing

@@ -10,6 +10,7 @@ from kernels.compression import private
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
+WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
 
 
 def packet_of(node: fx.Node) -> object:

@@ -22,6 +22,8 @@ from kernels.planning.plan import Plan
 
 TORCH = ((2, 9), (2, 13))  # supported releases; CI tests the last, the others were tested by hand
 
+OPERATIONS = 200  # that loops of a CPU may fuse: decoding takes 15 to 30, and f'(x) may decode x several times
+
 
 def options(
     bits: int | None = None, *, rounding: str | None = None, plan: Plan | str | PathLike[str] | None = None
@@ -71,7 +73,7 @@ def check_release() -> None:
 
 
 def _options(method: EveryTensor) -> dict[str, Any]:
-    return {"custom_partitioner_fn": CodedPartitioner(method)}
+    return {"custom_partitioner_fn": CodedPartitioner(method), **private.longest_loop(OPERATIONS)}
 
 
 class CodedPartitioner(private.CustomPartitionerFn):

@@ -26,6 +26,7 @@ __all__ = [
     "HigherOrderOperator",
     "in_memory",
     "interpreted",
+    "longest_loop",
     "module_name",
     "partition",
     "trace",
@@ -98,6 +99,14 @@ def in_memory(x: Tensor) -> Tensor:
     """The same tensor, which Inductor then writes to memory instead of computing it in each loop that reads it."""
     same: Tensor = IN_MEMORY(x, x.stride())
     return same
+
+
+def longest_loop(operations: int) -> dict[str, int]:
+    """An option of Inductor: loops on a CPU compute up to so many operations before they write a result to memory."""
+    name = "realize_cpu_opcount_threshold"
+    return {
+        name if hasattr(inductor_config, name) else "realize_opcount_threshold": operations
+    }  # before: of all devices
 
 
 def uniform(like: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch import SymInt, Tensor, fx
 
 from kernels.compression import private
 from kernels.compression.layout import order_of
-from kernels.compression.nodes import call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
+from kernels.compression.nodes import WAITS_BY, call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
+from kernels.compression.repeating import Computations
 
 aten = torch.ops.aten
 SAME_MEMORY = (
@@ -28,7 +29,6 @@ SAME_MEMORY = (
     aten.alias,
 )
 KEEPING_ORDER = (None, torch.preserve_format, torch.contiguous_format)  # formats for any number of dimensions
-WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
 
 
 def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
@@ -65,6 +65,7 @@ class _Region:
         self.needless: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
         self.as_they_are: set[fx.Node] = set()  # parts of decoded tensors that are written in any case
         self.parts: dict[fx.Node, fx.Node] = {}
+        self.computations = Computations(graph)
         self.written: dict[fx.Node, fx.Node] = {}  # parts in memory: a result and its views share them
         self._find()
 
@@ -170,32 +171,21 @@ class _Region:
             if argument not in self.parts:
                 in_memory_order = self._permuted(argument, self._order(argument) or ())
                 self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.shape)
+                self.computations.read(self.parts[argument])
         own = {
-            argument: self._for_one_operation(self.parts.get(argument, argument)) for argument in node.all_input_nodes
+            argument: self.computations.for_one_operation(self.parts[argument]) if argument in self.parts else argument
+            for argument in node.all_input_nodes
         }
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), own.__getitem__)
         moved = call(self.graph, node.target, *args, **kwargs)
         moved.meta |= origin(node)
         return moved
 
-    def _for_one_operation(self, parts: fx.Node) -> fx.Node:
-        """Parts that no other operation reads: decoded again, if they are decoded.
-
-        In one loop that costs nothing, while Inductor may hold in memory what several operations read.
-        """
-        return self._decoded_again(parts, {}) if parts in self.decoded.values() else parts
-
-    def _decoded_again(self, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
-        if node.op != "call_function" or WAITS_BY in node.meta:
-            return node
-        if node not in copies:
-            copies[node] = self.graph.node_copy(node, lambda argument: self._decoded_again(argument, copies))
-        return copies[node]
-
     def _in_memory(self, parts: fx.Node) -> fx.Node:
         if parts not in self.written:
             kept = call(self.graph, private.IN_MEMORY, parts, parts.meta["val"].stride())
             self.written |= {parts: kept, kept: kept}
+            self.computations.read(kept)
         return self.written[parts]
 
     def _in_own_shape(self, node: fx.Node) -> fx.Node:

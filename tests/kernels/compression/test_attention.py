@@ -29,11 +29,7 @@ aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
 SHARP = 6.0  # a factor of the logits: some rows have a probability near 1
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def through_codes(x: Tensor, bits: int) -> Tensor:

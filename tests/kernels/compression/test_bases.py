@@ -5,15 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.compression import forms
 from tests.kernels.compression.cuts import Step, full_width, same
 from tests.kernels.compression.graphs import partitioner, stock
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 class Adapted(nn.Module):

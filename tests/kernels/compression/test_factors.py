@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels.compression import cut as cutting
-from kernels.compression import forms
 from kernels.compression.crossing import Crossing
 from kernels.compression.partitioner import CodedPartitioner
 from tests.kernels.compression.cuts import Step, full_width, same
@@ -15,11 +14,7 @@ from tests.kernels.compression.graphs import error, partitioner, stock
 EPS = torch.finfo(torch.float32).eps
 DEPTH = 16  # operations in the longest product here
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 class Written(nn.Module):

@@ -9,19 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from kernels import KernelError
-from kernels.compression import GradientError, ParameterError, forms, gradient_error
+from kernels.compression import GradientError, ParameterError, gradient_error
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
-
-
 # Dynamo looks at `.grad` of the input of a compiled part.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+pytestmark = pytest.mark.usefixtures("small")
 
 
 class Net(nn.Module):

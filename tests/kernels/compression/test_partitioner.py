@@ -10,18 +10,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels import KernelError, compression
-from kernels.compression import forms, private
+from kernels.compression import private
 from kernels.compression.crossing import Crossing
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import full_width
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These models are too small for tensors of 4096 elements."""
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def crossing(model: nn.Module, *inputs: Tensor, **settings: Any) -> list[Crossing]:

@@ -8,16 +8,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from kernels.compression import forms, splice
+from kernels.compression import splice
 from kernels.compression.decoding import _Copies
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def split(x: Tensor) -> Tensor:

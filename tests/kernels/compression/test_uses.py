@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.compression import forms, private
+from kernels.compression import private
 from kernels.compression.decoding import Decoder, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
@@ -15,11 +15,7 @@ from tests.kernels.compression.graphs import compiled, error, gradients, partiti
 
 BITS = 8
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 class Tied(nn.Module):

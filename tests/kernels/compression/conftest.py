@@ -1,0 +1,13 @@
+"""What tests of coded partitions share."""
+
+import pytest
+import torch
+
+from kernels.compression import forms
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code tensors of 64 elements, not of 4096 at least: models of tests are small. And the same random numbers."""
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
