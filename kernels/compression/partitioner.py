@@ -73,7 +73,7 @@ def check_release() -> None:
 
 
 def _options(method: EveryTensor) -> dict[str, Any]:
-    return {"custom_partitioner_fn": CodedPartitioner(method), **private.longest_loop(OPERATIONS)}
+    return {"custom_partitioner_fn": CodedPartitioner(method), **private.settings(OPERATIONS)}
 
 
 class CodedPartitioner(private.CustomPartitionerFn):

@@ -26,9 +26,9 @@ __all__ = [
     "HigherOrderOperator",
     "in_memory",
     "interpreted",
-    "longest_loop",
     "module_name",
     "partition",
+    "settings",
     "trace",
     "uniform",
     "vector",
@@ -101,12 +101,19 @@ def in_memory(x: Tensor) -> Tensor:
     return same
 
 
-def longest_loop(operations: int) -> dict[str, int]:
-    """An option of Inductor: loops on a CPU compute up to so many operations before they write a result to memory."""
+def settings(operations: int) -> dict[str, int]:
+    """Options of Inductor by which compiled graphs with codes need less memory; results stay the same.
+
+    Loops of a CPU compute up to so many operations before they write to memory what they have so far.
+
+    Inductor takes a tensor that is written in another's place for one more, so its estimate of the peak is too high. On
+    a CPU, its order of the operations then holds more than the graph's own. On a GPU it is the better one; but freed
+    memory is held for later tensors past the peak, which on a CPU is worth while: there, new memory takes time.
+    """
     name = "realize_cpu_opcount_threshold"
-    return {
-        name if hasattr(inductor_config, name) else "realize_opcount_threshold": operations
-    }  # before: of all devices
+    older = "realize_opcount_threshold"  # of all devices
+    unwanted = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
+    return {name if hasattr(inductor_config, name) else older: operations, unwanted: False}
 
 
 def uniform(like: Tensor) -> Tensor:

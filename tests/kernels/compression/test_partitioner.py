@@ -258,6 +258,13 @@ def test_wrong_rounding(rounding: Any) -> None:
         compression.options(rounding=rounding)
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else torch.compile refuses them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert set(compression.options()) <= set(torch._inductor.list_options())
+
+
 @pytest.mark.parametrize("release", ["2.8.1", "2.14.0+cu130", "3.0.0"])
 def test_other_releases_of_torch_are_refused(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", release)
