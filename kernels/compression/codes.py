@@ -134,6 +134,7 @@ def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
         has_halves = _parts(width) > LEAST_PARTS  # otherwise both halves of a part are in words of their own
         shifts = torch.arange(0, width * _parts(width), width, dtype=torch.int32, device=field.device)
         words = field.to(torch.int32).unflatten(-2, (1, 1 if has_halves else 2, -1))
-        pieces.append(((words >> shifts.view(LEAST_PARTS, -1, 1, 1)) & ((1 << width) - 1)) << lowest)
+        piece = (words >> shifts.view(LEAST_PARTS, -1, 1, 1)) & ((1 << width) - 1)
+        pieces.append(piece << lowest if lowest else piece)
         lowest += width
     return reduce(torch.bitwise_or, pieces)
