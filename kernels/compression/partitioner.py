@@ -22,7 +22,7 @@ from kernels.planning.plan import Plan
 
 TORCH = ((2, 9), (2, 13))  # supported releases; CI tests the last, the others were tested by hand
 
-OPERATIONS = 200  # that loops of a CPU may fuse: decoding takes 15 to 30, and f'(x) may decode x several times
+OPERATIONS = 200  # of a loop on a CPU: decoding a tensor takes 15 to 30, so a gate by its derivative more than 50
 
 
 def options(

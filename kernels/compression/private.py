@@ -101,19 +101,21 @@ def in_memory(x: Tensor) -> Tensor:
     return same
 
 
-def settings(operations: int) -> dict[str, int]:
-    """Options of Inductor by which compiled graphs with codes need less memory; results stay the same.
+def settings(operations: int) -> dict[str, int | bool]:
+    """Options of Inductor for lower peaks of compiled graphs with codes; results stay the same.
 
-    Loops of a CPU compute up to so many operations before they write to memory what they have so far.
+    Loops of a CPU may have so many operations before a result is written to memory.
 
-    Inductor takes a tensor that is written in another's place for one more, so its estimate of the peak is too high. On
-    a CPU, its order of the operations then holds more than the graph's own. On a GPU it is the better one; but freed
-    memory is held for later tensors past the peak, which on a CPU is worth while: there, new memory takes time.
+    Inductor takes a tensor that is written in another's place for one more, so its estimate of the peak is too high.
+    Hence its order of operations may hold more than the graph's own: on a CPU that one stays. And it holds freed memory
+    for later tensors, past the peak: not where there is a GPU, whose allocator is quick. A CPU's takes time.
+
+    The machine decides, since no model is known yet.
     """
-    name = "realize_cpu_opcount_threshold"
-    older = "realize_opcount_threshold"  # of all devices
-    unwanted = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    return {name if hasattr(inductor_config, name) else older: operations, unwanted: False}
+    limit = "realize_cpu_opcount_threshold"
+    if not hasattr(inductor_config, limit):  # torch 2.9 has one for all devices
+        limit = "realize_opcount_threshold"
+    return {limit: operations, "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory": False}
 
 
 def uniform(like: Tensor) -> Tensor:

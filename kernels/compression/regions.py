@@ -65,7 +65,7 @@ class _Region:
         self.needless: dict[fx.Node, fx.Node] = {}  # by WAITS_BY, nodes that need not wait: loops are the same
         self.as_they_are: set[fx.Node] = set()  # parts of decoded tensors that are written in any case
         self.parts: dict[fx.Node, fx.Node] = {}
-        self.computations = Computations(graph)
+        self.computations = Computations(graph)  # of parts that are not in memory
         self.written: dict[fx.Node, fx.Node] = {}  # parts in memory: a result and its views share them
         self._find()
 
@@ -173,13 +173,22 @@ class _Region:
                 self.parts[argument] = call(self.graph, aten.view.default, in_memory_order, self.shape)
                 self.computations.read(self.parts[argument])
         own = {
-            argument: self.computations.for_one_operation(self.parts[argument]) if argument in self.parts else argument
+            argument: self._for_one_operation(argument) if argument in self.parts else argument
             for argument in node.all_input_nodes
         }
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), own.__getitem__)
         moved = call(self.graph, node.target, *args, **kwargs)
         moved.meta |= origin(node)
         return moved
+
+    def _for_one_operation(self, node: fx.Node) -> fx.Node:
+        """The parts of a node for one of its readers."""
+        return self.parts[node] if self._is_read_once(node) else self.computations.for_one_operation(self.parts[node])
+
+    def _is_read_once(self, node: fx.Node) -> bool:
+        """Whether nothing but one operation reads it, or another view of the same memory."""
+        is_same = node in self.inside and packet_of(node) in SAME_MEMORY
+        return len(node.users) == 1 and (not is_same or self._is_read_once(node.all_input_nodes[0]))
 
     def _in_memory(self, parts: fx.Node) -> fx.Node:
         if parts not in self.written:

@@ -1,14 +1,14 @@
 """What loops compute, computed again for each operation that reads it.
 
 In one loop that costs nothing, as equal terms are computed once. But Inductor may hold in memory what several
-operations read: if that is computed from more than four tensors, or on a CPU by an exponential function.
+operations read: what takes many tensors or operations, and on a CPU exponential functions and logarithms.
 """
 
 from torch import fx
 
-from kernels.compression.nodes import WAITS_BY
+from kernels.compression.nodes import WAITS_BY, is_mutable
 
-LONGEST = 256  # operations; what takes more is shared, for the copies could grow exponentially
+LONGEST = 512  # operations, equal ones too; from this on a computation is shared: copies could grow exponentially
 
 
 class Computations:
@@ -16,15 +16,16 @@ class Computations:
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
-        self.lengths: dict[fx.Node, int] = {}  # in operations, repeated ones too
+        self.lengths: dict[fx.Node, int] = {}  # in operations
+        self.may_repeat = not any(map(is_mutable, graph.nodes))  # a copy could read what was changed in between
 
     def read(self, node: fx.Node) -> None:
-        """Record that a node is read from memory; placeholders and what waits for others are in any case."""
+        """Record that a node is read from memory. Placeholders and nodes that wait need no record."""
         self.lengths[node] = 0
 
     def for_one_operation(self, node: fx.Node) -> fx.Node:
-        """The node, or a copy that no other operation reads of one that is computed."""
-        if self._length(node) not in range(1, LONGEST):
+        """The node, or if it is computed a copy that no other operation reads."""
+        if not self.may_repeat or not 0 < self._length(node) < LONGEST:
             return node
         own = {argument: self.for_one_operation(argument) for argument in node.all_input_nodes}
         copy = self.graph.node_copy(node, own.__getitem__)

@@ -7,7 +7,7 @@ from kernels.compression import forms
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_and_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code tensors of 64 elements, not of 4096 at least: models of tests are small. And the same random numbers."""
     monkeypatch.setattr(forms, "SMALLEST", 64)
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
 SHARP = 6.0  # a factor of the logits: some rows have a probability near 1
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 def through_codes(x: Tensor, bits: int) -> Tensor:

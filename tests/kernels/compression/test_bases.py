@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.kernels.compression.cuts import Step, full_width, same
 from tests.kernels.compression.graphs import partitioner, stock
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 class Adapted(nn.Module):

@@ -14,7 +14,7 @@ from tests.kernels.compression.graphs import error, partitioner, stock
 EPS = torch.finfo(torch.float32).eps
 DEPTH = 16  # operations in the longest product here
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 class Written(nn.Module):

@@ -16,7 +16,7 @@ from tests.kernels.compression.graphs import compile_in_place, compiled, error, 
 # Dynamo looks at `.grad` of the input of a compiled part.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 class Net(nn.Module):

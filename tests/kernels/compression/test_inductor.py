@@ -99,22 +99,15 @@ def test_errors_of_gradients(in_place: bool) -> None:
     assert len(measured.parameters) == len(list(model.parameters()))
 
 
-class WrittenOut(nn.Module):
-    """GELU as GPT-2 has it: its derivative reads x and a tanh more than once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.045 * torch.pow(x, 3.0))))
-
-
 @pytest.mark.parametrize(
     ("function", "bits", "dtype"),
     [
         (nn.GELU, 4, torch.float32),
         (nn.GELU, 4, torch.bfloat16),
         (nn.GELU, 7, torch.float32),
-        (WrittenOut, 4, torch.float32),
-        (WrittenOut, 3, torch.bfloat16),
-        (WrittenOut, 7, torch.bfloat16),
+        (models.WrittenOut, 4, torch.float32),
+        (models.WrittenOut, 3, torch.bfloat16),
+        (models.WrittenOut, 7, torch.bfloat16),
     ],
     ids=["4", "4-bfloat16", "7", "written-out", "written-out-3-bfloat16", "written-out-7-bfloat16"],
 )

@@ -10,11 +10,11 @@ from kernels.compression import private
 from kernels.compression.nodes import is_product
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import same
-from tests.kernels.compression.parts import FUNCTIONS, Mixed, cuts_of, moved, readers, written
+from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, moved, readers, written
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 def attention(y: Tensor) -> Tensor:

@@ -7,21 +7,19 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import private, repeating
-from kernels.compression.nodes import WAITS_BY
+from kernels.compression.nodes import WAITS_BY, is_product
 from kernels.compression.repeating import Computations
-from tests.kernels.compression.parts import FUNCTIONS, Mixed, cuts_of, loop_of, written
+from tests.kernels.compression import models
+from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, loop_of, moved, written
 
-pytestmark = pytest.mark.usefixtures("small")
-
-
-def written_out(a: Tensor, b: Tensor) -> Tensor:
-    """GELU as GPT-2 has it, by a tanh of which the derivative is computed, too, and a gate."""
-    return 0.5 * a * (1.0 + torch.tanh(0.8 * (a + 0.045 * a.pow(3.0)))) * b.sigmoid()
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
-@pytest.mark.parametrize("function", [FUNCTIONS["gelu"], FUNCTIONS["gate"], written_out])
+@pytest.mark.parametrize(
+    "function", [FUNCTIONS["gelu"], FUNCTIONS["gate"], lambda a, b: models.WrittenOut()(a) * b.sigmoid()]
+)
 def test_operations_share_no_computation(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Else Inductor could hold in memory what several read."""
+    """Else Inductor could hold in memory what several read. Products are not computed again."""
     _, _, (module,) = cuts_of(Mixed(function), torch.randn(4, 16, 32))
     computed = {
         node
@@ -29,8 +27,32 @@ def test_operations_share_no_computation(function: Callable[[Tensor, Tensor], Te
         for node in loop_of(result.args[0])
         if torch.Tag.pointwise in getattr(node.target, "tags", ()) and WAITS_BY not in node.meta
     }
-    assert computed
+    assert len([node for node in computed if "decoded" in node.name]) > len(written(module))
     assert all(len(node.users) == 1 for node in computed)
+    assert len(list(filter(is_product, module.graph.nodes))) == 4  # for three weights, and the last layer's input
+
+
+def test_views_are_read_by_one_operation_each() -> None:
+    """Two views of a result, each with one reader, are the same parts."""
+    _, after = moved(
+        lambda x, y: ((s := x.sigmoid()).view(64, 16) * y.view(64, 16)) @ (s.view(32, 32).exp().view(16, 64))
+    )
+    sigmoids = after.graph.find_nodes(op="call_function", target=torch.ops.aten.sigmoid.default)
+    assert [len(node.users) for node in sigmoids] == [1, 1]
+
+
+def test_nothing_is_repeated_where_a_tensor_changes() -> None:
+    """A copy after the change would read what is there then."""
+
+    def function(x: Tensor, p: Tensor) -> Tensor:
+        y = x.sigmoid() * p
+        z = y.sin()
+        p.copy_(z @ z.t() @ z)
+        return y.cos() @ z.t()
+
+    before, after = moved(function)
+    parts, p = torch.randn(2, 8, 2, 4, 8), torch.randn(16, 64)
+    assert torch.equal(after(parts, p.clone())[0], before(parts, p.clone())[0])
 
 
 def chain(length: int) -> fx.GraphModule:
@@ -45,7 +67,7 @@ def chain(length: int) -> fx.GraphModule:
 
 
 def test_long_computations_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of links of 2, 6, 14 and 30 operations, and so on, those below the limit get copies."""
+    """Of links of 2, 6, 14 and 30 operations, and so on, those below the limit get copies, however deep they are."""
     monkeypatch.setattr(repeating, "LONGEST", 8)
     module = chain(20)
     (output,) = module.graph.find_nodes(op="output")
@@ -56,6 +78,7 @@ def test_long_computations_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with module.graph.inserting_before(output):
         assert computations.for_one_operation(last) is last
+        assert computations.for_one_operation(products[2]) is products[2]
         copy = computations.for_one_operation(products[1])
     assert copy is not products[1]
     assert copy.args[0] is not products[0]

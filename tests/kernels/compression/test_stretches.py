@@ -13,7 +13,7 @@ from kernels.compression.decoding import _Copies
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 def split(x: Tensor) -> Tensor:

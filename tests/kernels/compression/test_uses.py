@@ -15,7 +15,7 @@ from tests.kernels.compression.graphs import compiled, error, gradients, partiti
 
 BITS = 8
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 class Tied(nn.Module):

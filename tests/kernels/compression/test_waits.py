@@ -12,11 +12,11 @@ from kernels.compression.nodes import WAITS_BY, cone, is_product
 from kernels.compression.regions import work_in_parts
 from tests.kernels.compression.cuts import Step
 from tests.kernels.compression.graphs import partitioner
-from tests.kernels.compression.parts import FUNCTIONS, Mixed, cuts_of, loop_of, written
+from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, loop_of, written
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.usefixtures("small")
+pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
 
 def awaited(module: fx.GraphModule) -> list[fx.Node]:
