@@ -186,7 +186,7 @@ class _Region:
         return self.parts[node] if self._is_read_once(node) else self.computations.for_one_operation(self.parts[node])
 
     def _is_read_once(self, node: fx.Node) -> bool:
-        """Whether nothing but one operation reads it, or another view of the same memory."""
+        """Whether one operation alone reads it, or any view of the same memory."""
         is_same = node in self.inside and packet_of(node) in SAME_MEMORY
         return len(node.users) == 1 and (not is_same or self._is_read_once(node.all_input_nodes[0]))
 
