@@ -72,10 +72,8 @@ def test_long_computations_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     module = chain(20)
     (output,) = module.graph.find_nodes(op="output")
     (last,) = output.args[0]
-    computations, products = (
-        Computations(module.graph),
-        module.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor),
-    )
+    computations = Computations(module.graph)
+    products = module.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
     with module.graph.inserting_before(output):
         assert computations.for_one_operation(last) is last
         assert computations.for_one_operation(products[2]) is products[2]
