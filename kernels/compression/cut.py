@@ -50,6 +50,7 @@ def cut_of(
     static: frozenset[int],
     method: EveryTensor,
     smallest: int | None = None,
+    direct: bool = False,
 ) -> Cut:
     """Decide what crosses, and move operations that need exact values into the forward graph.
 
@@ -65,15 +66,17 @@ def cut_of(
         compress or a plan, which sets the bits at each site.
     smallest
         The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
+    direct
+        Whether our own kernels make the codes on all devices: the graphs run without code generation.
     """
     (last,) = forward.find_nodes(op="output")
-    saved = cross_bases(backward, _pairs(last.args[0][outputs:], backward))
+    saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
     inputs = _inputs_without_gradient(forward, backward, static)
     least_elements = forms.SMALLEST if smallest is None else smallest
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
+        return {node: form_of(node, pairs[node], MAX_BITS, least_elements, direct) for node in tensors}
 
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
     factors = cross_factors(forward, backward, saved, set(_coded(forms_of(saved))))
@@ -117,7 +120,7 @@ def _coded(kinds: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
     return {node: form for node, form in kinds.items() if isinstance(form, Bits | Groups)}
 
 
-def _pairs(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Node]:
+def pairs_of(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Saved nodes and their placeholders in the backward graph: sizes come first there, and last in forward.
 
     Their names may differ, as in checkpointed regions.

@@ -91,6 +91,24 @@ def decode_where_used(
     return copies.parts
 
 
+def decode_once(graph: fx.Graph, decoders: dict[fx.Node, Decoder]) -> None:
+    """Replace and erase coded placeholders: each is decoded once, right before its first use.
+
+    For graphs that run operation by operation, in the order that they have: a second decoding would take time, and a
+    tensor is freed after its last use. So what only the output uses is moved to where its inputs are.
+    """
+    if not any(is_mutable(node) for node in graph.nodes):
+        _move_results(graph, {})
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for placeholder, decoder in decoders.items():
+        if placeholder.users:
+            first = min(placeholder.users, key=order.__getitem__)
+            name = f"{placeholder.name}_decoded"
+            (decoded,) = inline(graph, decoder.decoding, decoder.codes, first, [name])
+            placeholder.replace_all_uses_with(decoded)
+        graph.erase_node(placeholder)
+
+
 def _recomputed_nodes(graph: fx.Graph, coded: set[fx.Node], crossing: set[fx.Node]) -> dict[fx.Node, None]:
     """Large results of element-wise operations on crossing tensors alone, at least one of them coded; in order."""
     recomputed: dict[fx.Node, None] = {}

@@ -55,8 +55,8 @@ class GroupLayout(NamedTuple):
         return self.of_rows(flat, sizes)
 
 
-def layout_of(value: Tensor) -> GroupLayout | str:
-    """The layout of groups in a tensor, or why there is none."""
+def layout_of(value: Tensor, direct: bool = False) -> GroupLayout | str:
+    """The layout of groups in a tensor, or why there is none. direct: for our own kernels on any device."""
     order = order_of(value)
     if order is None:
         return "its elements overlap or have gaps"
@@ -65,7 +65,7 @@ def layout_of(value: Tensor) -> GroupLayout | str:
         if isinstance(value.shape[dim], SymInt):
             break
         static, row = static + 1, row * value.shape[dim]
-    vector = private.vector(value.device)
+    vector = 1 if direct else private.vector(value.device)
     group, lanes = (DEFAULT_GROUP, vector) if static == value.dim() else _unit_of(row, vector)
     filler = -row % (group * lanes)
     if static < value.dim() and 2 * filler > row:  # codes would grow by more than half

@@ -88,6 +88,7 @@ class CodedPartitioner(private.CustomPartitionerFn):
     """
 
     smallest: int | None = None  # least elements of a tensor with codes; None: the default
+    direct: bool = False  # whether the graphs run without code generation
 
     def __init__(self, method: EveryTensor) -> None:
         self.method = method
@@ -99,7 +100,7 @@ class CodedPartitioner(private.CustomPartitionerFn):
         """The forward and the backward graph."""
         forward, backward = private.partition(gm, joint_inputs, **arguments)
         static = frozenset(arguments.get("static_lifetime_input_indices") or ())
-        cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest)
+        cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest, self.direct)
         self._write(forward, backward, cut)
         self.graphs.append(Graph(tuple(crossings(cut, self.method.rounding))))
         return forward, backward
@@ -113,7 +114,7 @@ class CodedPartitioner(private.CustomPartitionerFn):
                 f"plan must be of this model, got one without {min(sites)!r}; plan anew by"
                 " make_plan(model, inputs, budget, compiled=True)"
             )
-        put_codes(forward, backward, cut, self.method.rounding)
+        put_codes(forward, backward, cut, self.method.rounding, self.direct)
 
     def uuid(self) -> str:
         """The key of this partitioner in Inductor's caches: its method, and a hash of this package's source."""

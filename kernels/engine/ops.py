@@ -9,6 +9,7 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
     decode_groups                      decoding of groups of neighbours
     encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
+    pack_bools, unpack_bools           flat bools, a bit each
     rectify, rectify_backward          ReLU by one bit
 
 Each op runs its namesake in `launch`, `launch_codes` or `launch_sides` where Triton kernels take the tensor, else in
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
+from kernels.engine import host, launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
 from kernels.engine.backend import runs_triton
 from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.elements import allocate
@@ -144,6 +145,14 @@ def _encode_sides_fake(x: Tensor, inside: Tensor, group_size: int, bits: int) ->
     return _planes_like(x, bits), *ends, x.new_empty(groups, dtype=torch.uint8)
 
 
+def _pack_bools(x: Tensor) -> Tensor:
+    return host.pack(x, 1)[0]
+
+
+def _unpack_bools(packed: Tensor, count: int) -> Tensor:
+    return host.unpack(packed[None], count).view(torch.bool)
+
+
 def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
     *_, count, dtype = others
     return planes.new_empty(count, dtype=dtype)
@@ -208,6 +217,12 @@ _OPS: dict[str, Op] = {
         _decode_groups,
         lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
     ),
+    "pack_bools": ("(Tensor x) -> Tensor", _pack_bools, lambda x: _planes_like(x, 1)[0]),
+    "unpack_bools": (
+        "(Tensor packed, SymInt count) -> Tensor",
+        _unpack_bools,
+        lambda packed, count: packed.new_empty(count, dtype=torch.bool),
+    ),
     "rectify": (
         "(Tensor x, float slope) -> (Tensor, Tensor)",
         _of_codes("rectify"),
@@ -227,3 +242,10 @@ for _name, (_schema, _run, _fake) in _OPS.items():
     torch.library.define(f"actfit::{_name}", _schema, tags=_STRIDES)
     torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
     torch.library.register_fake(f"actfit::{_name}", _fake)
+
+_IMPLEMENTATIONS = {getattr(torch.ops.actfit, name).default: run for name, (_, run, _) in _OPS.items()}
+
+
+def implementation(target: Any) -> Any:
+    """The function that runs one of these ops, called without PyTorch's dispatcher; other targets as they are."""
+    return _IMPLEMENTATIONS.get(target, target)

@@ -1,0 +1,164 @@
+"""The call of a module, whose graphs are captured at the first call with gradients, and run from then on."""
+
+import copy
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from kernels.compression.partitioner import CodedPartitioner
+from kernels.graph import private
+from kernels.graph.exact import ExactPartitioner
+from kernels.graph.execute import Run, execute
+from kernels.methods.every_tensor import EveryTensor
+
+
+@dataclass(eq=False)
+class Engine:
+    """What all captured modules of a model share: the policy, and the graphs by class.
+
+    Attributes
+    ----------
+    bits
+        Of a saved tensor; None: exact.
+    rounding
+        "nearest" or "stochastic".
+    stock
+        Modules that run as stock, and the reason.
+    """
+
+    bits: int | None
+    rounding: str = "nearest"
+    stock: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.entries: dict[Any, Callable[..., Any]] = {}
+        self.runs = 0  # of forward graphs
+        self.warned: set[str] = set()
+        if self.bits is None:
+            self.partition: CodedPartitioner | ExactPartitioner = ExactPartitioner()
+        else:
+            self.partition = CodedPartitioner(EveryTensor(self.bits, self.rounding))
+            self.partition.direct = True
+        self._backend = private.backend(self.partition, self._execute)
+
+    def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
+        """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
+
+        Of another size: else Dynamo would take sizes that differ between blocks for sizes that change.
+        """
+        if call.key is None:
+            sizes = tuple((tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters())
+            call.key = (type(module), sizes) if call.own is None else call
+        if call.key not in self.entries:
+            function = _of_class if call.own is None else _of_instance
+            code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
+            own = FunctionType(code, function.__globals__, code.co_name)
+            self.entries[call.key] = private.captured(own, self._backend)
+        return self.entries[call.key]
+
+    def warn_once(self, about: str, text: str) -> None:
+        if about not in self.warned:
+            self.warned.add(about)
+            warnings.warn(text, stacklevel=4)
+
+    def _execute(self, module: Any, inputs: Any = ()) -> Run:
+        run = execute(module, inputs)
+
+        def counted(given: list[Any]) -> Any:
+            self.runs += 1
+            return run(given)
+
+        counted._boxed_call = True  # type: ignore[attr-defined]
+        return counted
+
+    def __reduce__(self) -> Any:
+        return Engine, (self.bits, self.rounding)  # a copy captures anew
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = type(self)(self.bits, self.rounding)
+        memo[id(self)] = made
+        return made
+
+
+def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return forward(module, *args, **kwargs)
+
+
+def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+class Captured:
+    """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
+
+    Parameters
+    ----------
+    module, name
+        The module, held weakly, as it holds this object; and its name in the model.
+    engine
+        Shared by all modules of the model.
+    own
+        A `forward` that the instance had already; None: that of its class.
+    """
+
+    def __init__(
+        self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None
+    ) -> None:
+        self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
+        self.key: Any = None  # of the engine's entry, from the first call on
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._stock(*args, **kwargs) if torch.compiler.is_exporting() else _inside_compile(self, args, kwargs)
+        engine = self.engine
+        if not torch.is_grad_enabled() or self.name in engine.stock or private.is_transformed():
+            return self._stock(*args, **kwargs)
+        module, before = self._module(), engine.runs
+        try:
+            with private.settings():
+                result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
+        except Exception as error:
+            if not private.failed_to_capture(error):
+                raise
+            engine.stock[self.name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            return self._stock(*args, **kwargs)
+        if engine.runs == before:
+            engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
+        return result
+
+    def _stock(self, *args: Any, **kwargs: Any) -> Any:
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        module = self._module()
+        return type(module).forward(module, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Captured":
+        return Captured(
+            copy.deepcopy(self._module(), memo),  # type: ignore[arg-type]
+            self.name,
+            copy.deepcopy(self.engine, memo),
+            copy.deepcopy(self.own, memo),
+        )
+
+    def __reduce__(self) -> Any:
+        return Captured, (self._module(), self.name, self.engine, self.own)
+
+
+INSIDE = (
+    "torch.compile runs a model that compress(...) changed: its blocks run by PyTorch's own kernels, outside of the "
+    "compiled graphs; to compile them, too, leave compress out and write "
+    "torch.compile(model, options=compression.options(bits=8))"
+)
+
+
+@torch.compiler.disable(reason=INSIDE)
+def _inside_compile(call: Captured, args: Any, kwargs: Any) -> Any:
+    """Run the blocks' own graphs beside those of a surrounding torch.compile, which would take them in unsaved."""
+    call.engine.warn_once("torch.compile", INSIDE)
+    return call(*args, **kwargs)

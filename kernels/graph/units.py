@@ -1,0 +1,60 @@
+"""The parts of a model that are captured one by one: repeated blocks, and what lies beside them."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from torch import nn
+
+LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called
+
+
+def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
+    """Names and modules to capture; no module is inside another.
+
+    Repeated blocks share one graph, so a deep model is captured as fast as one of its blocks. A model without repeated
+    blocks is captured as a whole.
+
+    Parameters
+    ----------
+    leaves
+        Whether single layers beside the blocks are captured, too, as the head of a language model.
+    """
+    blocks = _blocks(model)
+    if not blocks:
+        yield "", model
+        return
+    outside = {id(inner) for block in blocks for inner in block.modules()}
+    above = {name for name, module in model.named_modules() if any(inner in blocks for inner in module.modules())}
+    taken: set[int] = set()
+    for name, module in model.named_modules():
+        parent = name.rpartition(".")[0]
+        if id(module) in taken:
+            continue
+        if module in blocks:
+            yield name, module
+        elif name not in above and id(module) not in outside and parent in above and _computes(module, leaves):
+            yield name, module
+        else:
+            continue
+        taken |= {id(inner) for inner in module.modules()}
+
+
+def _blocks(model: nn.Module) -> set[nn.Module]:
+    """The outermost modules that have siblings of their own class in a list or a sequence, and parts of their own."""
+    blocks: set[nn.Module] = set()
+    inside: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, (*LISTS, nn.Sequential)) or id(module) in inside:
+            continue
+        counts = Counter(type(child) for child in module.children())
+        for child in module.children():
+            if counts[type(child)] > 1 and any(True for _ in child.children()) and not isinstance(child, LISTS):
+                blocks.add(child)
+                inside |= {id(inner) for inner in child.modules()}
+    return blocks
+
+
+def _computes(module: nn.Module, leaves: bool) -> bool:
+    if isinstance(module, (*LISTS, nn.Embedding, nn.Identity)):
+        return False
+    return leaves or any(True for _ in module.children())
