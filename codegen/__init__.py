@@ -11,4 +11,4 @@ __all__ = ["elementwise"]
 _NEEDS = "elementwise needs PyTorch, which is not installed; pip install torch triton"
 
 if not TYPE_CHECKING:  # commands need no torch
-    __getattr__, __dir__ = lazily(__name__, __all__, homes=("runtime",), torch=_NEEDS)
+    __getattr__, __dir__ = lazily(__name__, {"runtime": __all__}, torch=_NEEDS)

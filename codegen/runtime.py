@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from fitting.errors import InputError
+from kernels import private
 from kernels.autograd import all_in_memory_order, once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.engine.emitted import Emitted, register_emitted
@@ -144,7 +144,7 @@ class Elementwise:
 
                 recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
                 # Without modes numbers in tensors can be read while torch.compile is running.
-                with _disable_current_modes(), torch.enable_grad():
+                with private.disable_current_modes(), torch.enable_grad():
                     program = self._checked(lambda: fuse(self.function, self.name, args, kwargs, recorded))
                 register_emitted(Emitted(program.key, program.count, program.text))
                 self._programs[key] = program

@@ -12,4 +12,8 @@ __all__ = ["CoefficientError", "available", "load", "publish"]
 
 if not TYPE_CHECKING:
     # Imported lazily: a command must handle Ctrl-C before anything else is imported.
-    __getattr__, __dir__ = lazily(__name__, __all__, homes=("schema", "store"), modules=("document",))
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {"schema": ("CoefficientError",), "store": ("available", "load", "publish")},
+        modules=("document",),
+    )

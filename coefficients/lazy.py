@@ -1,47 +1,51 @@
-"""Names of a package that are imported when the first of them is used (PEP 562)."""
+"""Names of a package that are imported when they are used (PEP 562)."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
 def lazily(
-    package: str, names: Sequence[str], homes: Sequence[str], modules: Sequence[str] = (), torch: str = ""
+    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = (), torch: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, whose public `names` are in modules `homes` of it.
+    """`__getattr__` and `__dir__` of a package whose public names are defined in modules of it.
 
-    The first use of a name imports all of them, except those that the package has already. Modules of `homes` and
-    `modules` that are directly in the package are attributes of it too, as if they were imported.
+    The first use of a name imports its module, and no other. Modules of `homes` and `modules` that are directly in the
+    package are attributes of it too, as if they were imported.
 
     Parameters
     ----------
-    package, names
-        The package, and its public names.
+    package
+        The package.
     homes
-        Modules of the package that define the names.
+        The public names that each module defines, by the module's name within the package.
     modules
         Further modules of it.
     torch
         The message of ImportError where PyTorch is missing.
+
+    Raises
+    ------
+    ImportError
+        By a use of a name, whatever its module raised: Python would hide an AttributeError as a name that is missing.
     """
+    names = {name: home for home, of_home in homes.items() for name in of_home}
     direct = {name for name in (*homes, *modules) if "." not in name}
 
     def find(name: str) -> Any:
+        if name not in names and name not in direct:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            if name in names:
-                known = vars(sys.modules[package])
-                for home in homes:
-                    for key, value in vars(import_module(f"{package}.{home}")).items():
-                        if key in names:
-                            known.setdefault(key, value)
-                return known[name]
-            if name in direct:
-                return import_module(f"{package}.{name}")
+            module = import_module(f"{package}.{names.get(name, name)}")
+            value = getattr(module, name) if name in names else module
         except ModuleNotFoundError as error:
             if error.name == "torch" and torch:
                 raise ImportError(torch, name="torch") from None
             raise
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        except AttributeError as error:
+            raise ImportError(f"{package}.{name} cannot be imported: {error}", name=f"{package}.{name}") from error
+        vars(sys.modules[package])[name] = value
+        return value
 
     return find, lambda: sorted({*vars(sys.modules[package]), *names, *direct})

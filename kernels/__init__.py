@@ -71,11 +71,19 @@ __all__ = [
     "swiglu",
 ]
 
+_HOMES = {
+    "conversion": ("convert",),
+    "engine.backend": ("backend",),
+    "errors": ("KernelError",),
+    "gated": ("geglu", "reglu", "swiglu"),
+    "linear": ("ActLinear",),
+    "memory.measure": ("saved_bytes",),
+}
+
 if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` does without
     __getattr__, __dir__ = lazily(
         __name__,
-        __all__,
-        homes=("conversion", "engine.backend", "errors", "gated", "linear", "memory.measure", "modules"),
+        {**_HOMES, "modules": [name for name in __all__ if not any(name in names for names in _HOMES.values())]},
         modules=("approx_backprop", "compression", "forward_ad", "functional", "memory"),
         torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

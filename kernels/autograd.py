@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
+from kernels import private
 from kernels.engine import traced
 from kernels.errors import KernelError
 from kernels.methods.method import SavedBy, spec_of
@@ -103,7 +104,7 @@ def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
 
 def is_compiling() -> bool:
     """Whether a graph is being traced: up to torch 2.12, torch.compiler knows this only while Dynamo runs."""
-    return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
+    return torch.compiler.is_compiling() or private.TracingContext.try_get() is not None
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels import private
+
 
 def _relu2(x: Tensor) -> Tensor:
     return torch.relu(x).square()
@@ -54,18 +56,12 @@ def stock_runs(*inputs: Tensor) -> bool:
     return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs) or transformed()
 
 
-def exporting() -> bool:
-    """Whether torch.export is active. Not by `torch.compiler.is_exporting`, which up to torch 2.12 Dynamo treats as
-    True in any compiled code."""
-    return bool(torch.compiler._is_exporting_flag)
-
-
 def transformed() -> bool:
     """True in an export or a trace, whose graph must have standard operations only, and in torch.func's transforms
     (grad, vmap, jvp), which differentiate more than once or in forward mode: there the stock function runs.
     """
-    if exporting() or torch.jit.is_tracing():
+    if private.exporting() or torch.jit.is_tracing():
         return True
     if torch.compiler.is_compiling():
         return False
-    return bool(torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0)
+    return bool(private.are_functorch_transforms_active() or private.in_forward_ad())

@@ -1,15 +1,30 @@
 """State of torch around a layer: hooks of saved tensors, autocast."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from kernels import private
 
 
 def saving_hooks() -> tuple[object, object] | None:
     """The current pair of saved-tensor hooks, or None. If it changes during forward, a checkpoint began."""
-    hooks: tuple[object, object] | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    hooks: tuple[object, object] | None = private.top_saved_tensors_default_hooks(False)
     return hooks
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor made of inner ones, as a DTensor is: it can take itself apart."""
+    if not isinstance(value, Tensor) or type(value) is Tensor:
+        return False
+    return hasattr(value, "__tensor_flatten__") and hasattr(value, "__tensor_unflatten__")
+
+
+def is_plain_type(x: Tensor) -> bool:
+    """Whether a tensor is of torch's own class, a parameter or fake, and of no other subclass."""
+    return type(x) is Tensor or type(x) is nn.Parameter or type(x) is private.FakeTensor
 
 
 def autocasts(kind: str) -> bool:

@@ -28,7 +28,8 @@ EVALUATING_BUILTINS = {"compile", "eval", "exec"}
 EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
 DYNAMIC_IMPORTS = {"__import__", "import_module"}
 # Where modules are imported by name: a package's own, when they are asked for; the judges above the package; generated
-# modules, by names of the catalogue; templates, as Triton need not be installed; transformers and a user's model.
+# modules, by names of the catalogue; templates, as Triton need not be installed; transformers and a user's model;
+# what is private in torch, when it is used.
 DYNAMIC = {
     "codegen.inspect",
     "coefficients.__main__",
@@ -36,6 +37,7 @@ DYNAMIC = {
     "kernels.engine.elements",
     "kernels.engine.launch",
     "kernels.memory.making",
+    "kernels.private",
 }
 
 TOP_LEVEL = {

@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.approx_backprop.attached import UNNAMED, Origin
 from kernels.approx_backprop.derivatives import approximate_derivative
@@ -25,6 +24,7 @@ from kernels.errors import KernelError
 from kernels.methods.compressed import Compressed
 from kernels.modules import Activation
 from kernels.stock import STOCK, stock_runs
+from kernels.torch_state import is_wrapper
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -138,7 +138,7 @@ def activated(function: str, params: Mapping[str, float], x: Tensor, method: Com
 
 
 def _needs_stock(kind: str, x: Any, parameters: list[Tensor]) -> bool:
-    if not is_plain(x) or x.numel() == 0 or any(map(is_traceable_wrapper_subclass, parameters)):
+    if not is_plain(x) or x.numel() == 0 or any(map(is_wrapper, parameters)):
         return True
     if kind == "linear" and (not x.requires_grad or x.dim() < parameters[0].dim()):
         return True  # x is data, which the caller holds anyway; or it has no batch dimension

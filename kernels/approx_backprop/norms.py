@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from kernels import private
 from kernels.approx_backprop.attached import AttachedCode, Origin, attach_code
 from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, by_paper, fixed, grouped, marked, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
@@ -44,7 +44,7 @@ class BatchNorm(torch.autograd.Function):
         encoding: Encoding,
     ) -> tuple[Tensor, ...]:
         # The same kernel as F.batch_norm, but this function returns the intermediate mean and invstd, too.
-        y, mean, invstd, _, _ = torch._batch_norm_impl_index(
+        y, mean, invstd, _, _ = private.batch_norm_impl_index(
             x, gain, bias, running_mean, running_var, True, momentum, eps, torch.backends.cudnn.enabled
         )
         match encoding.method.scheme:
@@ -167,7 +167,7 @@ def _channels(vector: Tensor, x: Tensor) -> Tensor:
     return vector.view(1, -1, *[1] * (x.dim() - 2))
 
 
-def batch_norm(module: _BatchNorm, x: Tensor, method: Compressed, origin: Origin) -> Tensor:
+def batch_norm(module: nn.Module, x: Tensor, method: Compressed, origin: Origin) -> Tensor:
     """What `module` gives in training for x [n, channels, ...], with a code attached; updates the averages."""
     module._check_input_dim(x)
     if x.numel() // x.shape[1] < 2:

@@ -15,8 +15,8 @@ from itertools import permutations, product
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.modules import Activation
 
@@ -71,7 +71,7 @@ def written_norm(module: nn.Module) -> WrittenNorm | None:
     if not _may_be(module):
         return None
     with (
-        unset_fake_temporarily(),
+        private.unset_fake_temporarily(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.device("cpu"),

@@ -7,7 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import fx
 
 from kernels.compression import private
@@ -19,8 +18,7 @@ from kernels.engine import codes, ops, planes, reference_codes
 from kernels.errors import KernelError
 from kernels.methods.every_tensor import EveryTensor
 from kernels.planning.plan import Plan
-
-TORCH = ((2, 9), (2, 13))  # supported releases; CI tests the last, the others were tested by hand
+from kernels.private import as_partitioner, check_release
 
 OPERATIONS = 200  # of a loop on a CPU: decoding a tensor takes 15 to 30, so a gate by its derivative more than 50
 
@@ -44,7 +42,7 @@ def options(
     Raises
     ------
     KernelError
-        For other values, or on a release of PyTorch that was not tested.
+        For other values, or on a release of PyTorch that is too old.
     """
     check_release()
     if plan is None:
@@ -61,22 +59,12 @@ def options(
     return _options(PlannedParts(method.bits, method.rounding, method.at_site))
 
 
-def check_release() -> None:
-    """Raise KernelError on a release of PyTorch that was not tested."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if not TORCH[0] <= release <= TORCH[1]:
-        first, last = (".".join(map(str, version)) for version in TORCH)
-        raise KernelError(
-            f"kernels.compression works with torch {first} to {last}, not {torch.__version__}; "
-            'in eager mode, kernels.convert(model, "compress", bits=4) works with all'
-        )
-
-
 def _options(method: EveryTensor) -> dict[str, Any]:
+    as_partitioner(CodedPartitioner)
     return {"custom_partitioner_fn": CodedPartitioner(method), **private.settings(OPERATIONS)}
 
 
-class CodedPartitioner(private.CustomPartitionerFn):
+class CodedPartitioner:
     """Cuts the graph of forward and backward as PyTorch does, then codes the tensors that cross.
 
     Attributes

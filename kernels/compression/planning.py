@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from kernels.compression import codes, forms, private
 from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
-from kernels.compression.partitioner import CodedPartitioner, check_release
+from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.splice import let_cross
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
@@ -28,6 +28,7 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.planning.observe import SavedSite, Step
 from kernels.planning.sensitivity import Bits, Gradients, Trials
 from kernels.planning.task import Blocks, Task
+from kernels.private import check_release
 
 # The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
 # are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.

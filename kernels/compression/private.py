@@ -1,4 +1,4 @@
-"""All that this package uses of PyTorch's private modules, which may change with any release."""
+"""What this package asks of PyTorch's compiler, by names of `kernels.private` alone."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,23 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch import config as functorch_config
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, detect_fake_mode
-from torch._inductor import config as inductor_config
-from torch._inductor import inductor_prims
-from torch._inductor.cpu_vec_isa import pick_vec_isa
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch._inductor.decomposition import select_decomp_table
-from torch._ops import HigherOrderOperator
-from torch._subclasses import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from kernels import private
 
 __all__ = [
-    "IN_MEMORY",
-    "CustomPartitionerFn",
-    "HigherOrderOperator",
     "in_memory",
     "interpreted",
     "module_name",
@@ -37,67 +24,62 @@ __all__ = [
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """PyTorch's own partition, which may recompute views and inputs of products in backward: codes are cheaper."""
-    with functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
-        forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    with private.functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
+        forward, backward = private.min_cut(joint, inputs, **options)
     return forward, backward
 
 
 def interpreted(
-    cut: CustomPartitionerFn, watch: Callable[[], Callable[[], object]] = lambda: lambda: None
+    cut: Callable[..., Any], watch: Callable[[], Callable[[], object]] = lambda: lambda: None
 ) -> Callable[..., Any]:
     """A backend of torch.compile: Inductor up to code generation; then graphs run operation by operation.
 
     Backward may run repeatedly. `watch` is called right after each forward graph was cut; the function that it returns
     is called each time that graph runs.
     """
-    from torch._inductor.compile_fx import compile_fx  # slow to import, and warns of its own internals
-
+    private.as_partitioner(type(cut))
     settings = {"custom_partitioner_fn": cut, "force_disable_caches": True}
 
     def run(graph: fx.GraphModule, *_: Any, **context: Any) -> Any:
         if context.get("is_backward") or context.get("is_inference"):
-            return make_boxed_func(graph)
+            return private.make_boxed_func(graph)
         runs = watch()
 
         def forward(*given: Any) -> Any:
             runs()
             return graph(*given)
 
-        return make_boxed_func(forward)
+        return private.make_boxed_func(forward)
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with functorch_config.patch(donated_buffer=False):
-            return compile_fx(graph, _of_tracing(inputs), inner_compile=run, config_patches=settings)
+        with private.functorch_config.patch(donated_buffer=False):
+            return private.compile_fx(graph, _of_tracing(inputs), inner_compile=run, config_patches=settings)
 
     return compiled
 
 
 def _of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
     """Inputs whose fake tensors are of the mode of Dynamo's own: before 2.11, PyTorch refuses those of another."""
-    context = TracingContext.try_get()
+    context = private.TracingContext.try_get()
     if context is None or context.fake_mode is None:
         return inputs
     mode = context.fake_mode
     return [
-        mode.from_tensor(value, static_shapes=True)
-        if isinstance(value, FakeTensor) and value.fake_mode is not mode
-        else value
+        mode.from_tensor(value, static_shapes=True) if private.is_fake(value) and value.fake_mode is not mode else value
         for value in inputs
     ]
 
 
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
     """Trace a function of fake tensors into a graph of operations that Inductor knows."""
-    with detect_fake_mode(values) or nullcontext():  # else tensors that the function makes would be real
-        return make_fx(function, decomposition_table=select_decomp_table())(*values)
-
-
-IN_MEMORY = inductor_prims.force_stride_order  # an operation on a tensor and the strides that it shall have
+    with private.detect_fake_mode(values) or nullcontext():  # else tensors that the function makes would be real
+        graph: fx.GraphModule = private.make_fx(function, decomposition_table=private.select_decomp_table())(*values)
+    return graph
 
 
 def in_memory(x: Tensor) -> Tensor:
     """The same tensor, which Inductor then writes to memory instead of computing it in each loop that reads it."""
-    same: Tensor = IN_MEMORY(x, x.stride())
+    same: Tensor = private.force_stride_order(x, x.stride())
     return same
 
 
@@ -113,14 +95,14 @@ def settings(operations: int) -> dict[str, int | bool]:
     The machine decides, since no model is known yet.
     """
     limit = "realize_cpu_opcount_threshold"
-    if not hasattr(inductor_config, limit):  # torch 2.9 has one for all devices
+    if not hasattr(private.inductor_config, limit):  # torch 2.9 has one for all devices
         limit = "realize_opcount_threshold"
     return {limit: operations, "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory": False}
 
 
 def uniform(like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform numbers from [0, 1) in Inductor's operations: its passes that replace torch.rand have already run."""
-    if inductor_config.fallback_random:
+    if private.inductor_config.fallback_random:
         return torch.rand_like(like, dtype=dtype)
     seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
     numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
@@ -135,7 +117,7 @@ def vector(device: torch.device) -> int:
     """
     if device.type != "cpu":
         return 1
-    return 16 if pick_vec_isa().bit_width() == 512 else 8
+    return 16 if private.pick_vec_isa().bit_width() == 512 else 8
 
 
 def module_name(path: str) -> str:

@@ -12,7 +12,7 @@ from operator import getitem
 import torch
 from torch import SymInt, Tensor, fx
 
-from kernels.compression import private
+from kernels import private
 from kernels.compression.layout import order_of
 from kernels.compression.nodes import WAITS_BY, call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
 from kernels.compression.repeating import Computations
@@ -192,7 +192,7 @@ class _Region:
 
     def _in_memory(self, parts: fx.Node) -> fx.Node:
         if parts not in self.written:
-            kept = call(self.graph, private.IN_MEMORY, parts, parts.meta["val"].stride())
+            kept = call(self.graph, private.force_stride_order, parts, parts.meta["val"].stride())
             self.written |= {parts: kept, kept: kept}
             self.computations.read(kept)
         return self.written[parts]

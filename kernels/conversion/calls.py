@@ -26,7 +26,7 @@ from kernels.functional import activation
 from kernels.methods.compressed import Compressed
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
-from kernels.stock import exporting
+from kernels.private import exporting
 from kernels.torch_state import saving_hooks
 from kernels.validate import kernel_for
 

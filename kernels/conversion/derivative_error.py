@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from kernels import private
 from kernels.conversion.function import Function
 from kernels.errors import KernelError
 from kernels.functional import activation
@@ -44,7 +45,7 @@ def _derivative(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def error_of(function: Function, dtype: torch.dtype, method: Method) -> float:
     """`derivative_error` of a site's function, outside of the caller's fake mode and autocast."""
-    with torch._subclasses.fake_tensor.unset_fake_temporarily(), torch.autocast("cpu", enabled=False):
+    with private.unset_fake_temporarily(), torch.autocast("cpu", enabled=False):
         return derivative_error(function.name, tuple(function.parameters.items()), dtype, method)
 
 

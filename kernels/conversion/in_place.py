@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.conversion.changes import Change, Decision, ReplaceForward, ReplaceModule, apply, undo
 from kernels.conversion.derivative_error import FORWARD_AD
@@ -15,6 +14,7 @@ from kernels.conversion.measurement import Run
 from kernels.conversion.sites import LayerSite, Site
 from kernels.memory.storages import operand_storages, tensors
 from kernels.methods.compressed import Compressed
+from kernels.private import DispatchMode
 
 
 def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None) -> dict[Site, str]:
@@ -38,7 +38,7 @@ def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None)
     return {site: "it works in place, and its input is read again" for site in in_place if site.name in watch.reread}
 
 
-class Rereads(TorchDispatchMode):
+class Rereads(DispatchMode):
     """Runs with modules that no longer work in place; `reread` collects the names of those whose input is read later.
 
     An operation may read it, or the caller as part of the model's output. A deep copy, made with a copy of the model,
@@ -46,7 +46,6 @@ class Rereads(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[nn.Module, str], reread: set[str] | None = None) -> None:
-        super().__init__()
         self.model, self.modules = model, modules
         self.reread: set[str] = set() if reread is None else reread
         self._inputs: dict[int, tuple[StorageWeakRef, str]] = {}  # the reference keeps the address from being reused

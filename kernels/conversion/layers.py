@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import nn
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.layers import RECTIFIERS, kind_of, why_not
@@ -23,7 +22,9 @@ from kernels.methods.method import Method
 WITHOUT_RULE = (
     nn.MultiheadAttention,
     nn.GroupNorm,
-    _InstanceNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
     nn.LocalResponseNorm,
     nn.Bilinear,
     nn.AdaptiveMaxPool2d,

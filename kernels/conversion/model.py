@@ -5,8 +5,8 @@ from os import PathLike
 from typing import Any
 
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 
+from kernels import private
 from kernels.conversion.arguments import methods_by_pattern, patterns, validated_method
 from kernels.conversion.budgeted import check_arguments, plan_for
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
@@ -33,7 +33,7 @@ from kernels.planning.plan import Plan
 from kernels.planning.task import not_compiled
 from kernels.stock import SAVES_OUTPUT
 
-WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
+WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 WITHOUT_FILE = "coefficients names no file for it"
 STOCK_SAVES_OUTPUT = "the stock function saves no more than its output"
 
@@ -140,8 +140,8 @@ def _methods_of_files(
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    while isinstance(model, WRAPPERS):
-        model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
+    while (compiled := private.is_compiled_module(model)) or isinstance(model, WRAPPERS):
+        model = model._orig_mod if compiled else model.module
     return model
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from kernels import private
 from kernels.conversion.function import DEFAULTS, Function
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
@@ -33,7 +33,7 @@ def recognised_numerically(module: nn.Module) -> Function | str | None:
     A copy of the module runs. Gives a reason if a replacement would lack something the module has, and None if it is
     not element-wise or cannot run on one tensor.
     """
-    with unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
+    with private.unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             copied = copy.deepcopy(module)

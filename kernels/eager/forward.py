@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from kernels import private
 from kernels.eager.mode import Compressing
 from kernels.eager.outer_hooks import outer_hooks
 from kernels.forwarding import Forwarding
@@ -24,7 +24,7 @@ class InFewBits(Forwarding):
         if _saves_as_it_is():
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = [leaf for leaf in private.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         with self.mode(self.options.method, own, inputs, self._names()):
             return self.original(*args, **kwargs)
 
@@ -57,7 +57,7 @@ class Untouched(Forwarding):
     """Replaces the forward of a module that is left as it is within a converted one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or private.are_functorch_transforms_active():
             return self.original(*args, **kwargs)
         with torch.autograd.graph.saved_tensors_hooks(*(outer_hooks() or (_same, _same))):
             return self.original(*args, **kwargs)
@@ -67,7 +67,7 @@ def _saves_as_it_is() -> bool:
     """True if no gradient is needed, or compiled code or a functorch transform saves."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return True
-    return bool(torch._C._are_functorch_transforms_active())
+    return bool(private.are_functorch_transforms_active())
 
 
 def _same(x: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function
 from torch.utils.checkpoint import checkpoint
 
+from kernels import private
 from kernels.eager import calls
 from kernels.eager.coder import CHECKPOINT, Coder
 from kernels.eager.encoded import (
@@ -36,8 +36,6 @@ from kernels.eager.values import Constant, Recent, Value
 from kernels.eager.whole import OWN, is_operand, watch, why_whole
 from kernels.methods.every_tensor import EveryTensor
 from kernels.torch_state import autocasting, saving_hooks
-
-_APPLY = Function.apply.__func__.__code__
 
 
 class Compressing(WithOuterHooks):
@@ -80,6 +78,8 @@ class Compressing(WithOuterHooks):
 
     def __enter__(self) -> Self:
         self.outer = self._coder.outer = outer_hooks()
+        self._functions = private.functions_seen()
+        self._functions.__enter__()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         super().__enter__()
@@ -92,7 +92,8 @@ class Compressing(WithOuterHooks):
             self._sites.__exit__()
         super().__exit__(*error)
         self._hooks.__exit__(*error)
-        del self._hooks, self._noise  # these refer to this object: a cycle
+        self._functions.__exit__(*error)
+        del self._hooks, self._functions, self._noise  # these refer to this object: a cycle
         self._sides.clear()
         self.provenance.clear()
 
@@ -144,7 +145,7 @@ class Compressing(WithOuterHooks):
     def _is_seeing(self) -> bool:
         """Whether tensors that calls save reach the hooks of this object."""
         return not (
-            self._busy or saving_hooks() != (self._pack, self._unpack) or torch._C._are_functorch_transforms_active()
+            self._busy or saving_hooks() != (self._pack, self._unpack) or private.are_functorch_transforms_active()
         )
 
     def _learn(self, result: Any) -> None:
@@ -186,8 +187,8 @@ class Compressing(WithOuterHooks):
 
     def _saver(self, frame: FrameType) -> RunningCall:
         """The call that saves: an autograd.Function, known by the frame that called the hook, or torch's function."""
-        if frame.f_code is _APPLY:
-            function, args = frame.f_locals["cls"], frame.f_locals["args"]
+        if (applied := private.function_of(frame)) is not None:
+            function, args = applied
             own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
             operands = list(tensors(args))
             return RunningCall(OWN if own else f"{function.__name__}.apply", operands, autocast=autocasting(operands))
@@ -242,7 +243,7 @@ class Compressing(WithOuterHooks):
             return Constant(saved, version).checked() if self.outer is None else unpack(self.outer, saved)
         if isinstance(version, Shape):
             # Outer hooks want to unpack now: a checkpoint would run forward again, which no operator can do.
-            now = self.outer is not None or torch._C._are_functorch_transforms_active()
+            now = self.outer is not None or private.are_functorch_transforms_active()
             if not now and may_be_read_by_pieces(saved, version):
                 return Undecoded(saved, version, self._recent)
             version = version.geometry
@@ -250,6 +251,6 @@ class Compressing(WithOuterHooks):
         if isinstance(saved, Tensor):
             size, stride, _ = geometry
             return saved.expand(size) if geometry.is_contiguous() else saved.new_empty_strided(size, stride)
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), private.DisableTorchFunction():
             decoded: Tensor = saved.flat(self._recent)
             return decoded.as_strided(*geometry)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from kernels import private
 from kernels.torch_state import saving_hooks
 
 
@@ -20,7 +20,7 @@ def unpack(outer: Any, packed: Any) -> Tensor:
     if outer is None:
         tensor: Tensor = packed
         return tensor
-    with torch._C._EnableTorchFunction():  # an outer checkpoint runs the forward pass again, in such a mode
+    with private.EnableTorchFunction():  # an outer checkpoint runs the forward pass again, in such a mode
         tensor = outer[1](packed)
     return tensor
 

@@ -5,12 +5,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses import FakeTensor
+from torch import Tensor
 
 from kernels.methods.every_tensor import MAX_GROUP, MAX_GROUP_ACROSS, MIN_GROUP
-
-_PLAIN = (Tensor, nn.Parameter, FakeTensor)
+from kernels.torch_state import is_plain_type
 
 
 class ViewGeometry(NamedTuple):
@@ -64,7 +62,7 @@ def is_plain(x: Tensor) -> bool:
 
     Wrappers, sparse, quantized, lazily conjugated and inference tensors are not.
     """
-    plain = type(x) in _PLAIN and x.layout == torch.strided and not x.is_inference()
+    plain = is_plain_type(x) and x.layout == torch.strided and not x.is_inference()
     return plain and not (x.is_quantized or x.is_conj() or x.is_neg())
 
 

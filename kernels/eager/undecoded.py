@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch import Tensor, nn
 
+from kernels import private
 from kernels.eager.cutting import common, is_worth_cutting, pieces
 from kernels.eager.tensors import ViewGeometry
 from kernels.eager.values import Recent, Value
@@ -50,7 +50,7 @@ class Undecoded(Tensor):
     recent: Recent
     _whole: Tensor | None
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = nn.Parameter.__torch_function__  # no mode is asked
 
     @staticmethod
     def __new__(cls, value: Value, like: Shape, recent: Recent) -> "Undecoded":
@@ -72,7 +72,7 @@ class Undecoded(Tensor):
             result = _by_pieces(INTO[function], args, kwargs or {})
             if result is not None:
                 return result
-        args, kwargs = tree_map(_decoded, (args, kwargs or {}))
+        args, kwargs = private.tree_map(_decoded, (args, kwargs or {}))
         return function(*args, **kwargs)
 
     def decoded(self) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.engine.planes import plane_bytes
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec, register_kernel, spec_of
 from kernels.methods.table import Table
+from kernels.torch_state import is_wrapper
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = {
@@ -31,7 +31,7 @@ EXACT_KERNELS = {name: register_kernel(KernelSpec(info, ForwardDerivative())) fo
 
 def is_plain(value: Any) -> bool:
     """Whether kernels take the value: a strided tensor of one of DTYPES, but no DTensor or other wrapper."""
-    if not isinstance(value, Tensor) or is_traceable_wrapper_subclass(value):
+    if not isinstance(value, Tensor) or is_wrapper(value):
         return False
     return value.layout == torch.strided and value.dtype in DTYPES
 

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from kernels.forward_ad.core import Gate
+from kernels.torch_state import is_plain_type
 
 _KEY = "actfit.forward_ad"
 Place = tuple[Node | int, int]
-PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
 
 @dataclass(eq=False)
@@ -137,7 +136,7 @@ def attach_record(tensor: Tensor, record: Record) -> None:
 def alike(tensor: Tensor, first: Tensor) -> bool:
     """Whether a tensor is plain, of real numbers, and of the first one's shape and device."""
     return (
-        type(tensor) in PLAIN
+        is_plain_type(tensor)
         and not tensor.is_nested
         and tensor.shape == first.shape
         and tensor.device == first.device

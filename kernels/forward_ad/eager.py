@@ -23,8 +23,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.forward_ad.chains import Period, Place, Source, alike, place, record_of, source_of
 from kernels.forward_ad.ends import continue_chain, end_chain
@@ -87,14 +87,14 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
             attribute = func.__self__.__name__
         inactive = _inactive()
         if name in _WATCHES or attribute == "grad_fn":  # with gradients off, too
-            with torch._C.DisableTorchFunction():
+            with private.DisableTorchFunction():
                 _watch(args[0], asked=name in _WATCHES, inactive=inactive)
         elif not (inactive or name in LOOKS or (attribute and attribute not in _USES)):
-            with torch._C.DisableTorchFunction():  # outer modes must see only the operation itself
+            with private.DisableTorchFunction():  # outer modes must see only the operation itself
                 growing = self._before(func, args, kwargs)
             result = func(*args, **kwargs)
             if growing is not None:
-                with torch._C.DisableTorchFunction():
+                with private.DisableTorchFunction():
                     continue_chain(*growing, result)
             return result
         return func(*args, **kwargs)
@@ -117,8 +117,8 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
     def end(self, results: Any) -> Any:
         """The same results; chains among the tensors in them end here."""
         if not _inactive():
-            with torch._C.DisableTorchFunction():
-                for tensor in tree_leaves(results):
+            with private.DisableTorchFunction():
+                for tensor in private.tree_leaves(results):
                     if isinstance(tensor, Tensor):
                         end_chain(tensor)
         return results
@@ -159,9 +159,9 @@ def _inactive() -> bool:
     """Whether gradients are off, or a transform, a tracer, forward-mode AD or checkpointing is active."""
     return (  # runs at every operation that is not compiled
         not torch.is_grad_enabled()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
+        or private.are_functorch_transforms_active()
+        or private.get_tracing_state() is not None
+        or private.in_forward_ad()
         or _checkpointing()
     )
 

@@ -5,8 +5,8 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from kernels import private
 from kernels.forward_ad.chains import Record, Source, alike, attach_record, record_of, saved_sizes
 from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, derivative_by_nodes
 
@@ -70,7 +70,7 @@ def _replace_node(last: Record, source: Source, tensor: Tensor) -> bool:
     node.metadata[_Sentinel] = sentinel
     sentinel_ref = ref(sentinel)
     del node, sentinel
-    with _unsafe_preserve_version_counter(tensor):
+    with private.preserve_version_counter(tensor):
         tensor.detach_()  # from now on only `nodes` holds the nodes, unless someone else does
         try:
             CollapsedChain.apply(tensor, source.gate, source.anchor, derivative_by_nodes(nodes, targets, ones))

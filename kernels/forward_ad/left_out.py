@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
+from kernels import private
 from kernels.memory.compiled import nodes
 from kernels.memory.isolated import on_fakes
 
@@ -20,7 +20,8 @@ def left_out(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return f"a backward hook on {name or 'the model'}, which would be left out"
     try:
         with on_fakes(model, args, kwargs) as (copied, given, named), torch.enable_grad():
-            own = {_function(node) for node in nodes(copied(*given, **named)) if isinstance(node, BackwardCFunction)}
+            made = nodes(copied(*given, **named))
+            own = {_function(node) for node in made if isinstance(node, private.BackwardCFunction)}
     except Exception:  # whoever makes the graph raises a better error
         return ""
     finally:

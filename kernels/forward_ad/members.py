@@ -3,9 +3,9 @@
 from typing import Any
 
 from torch import Tensor, fx, nn
-from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
+from kernels import private
 from kernels.forward_ad.observations import Observation, Observations
 from kernels.forward_ad.operations import saved_kind
 
@@ -48,7 +48,7 @@ def may_be_aside(node: fx.Node, observation: Observation) -> bool:
 
 def name_of(target: Any) -> str:
     """The name of what a node calls, without namespace and overload."""
-    if isinstance(target, OpOverload):
+    if isinstance(target, private.OpOverload):
         return str(target._schema.name).rpartition("::")[2]
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 

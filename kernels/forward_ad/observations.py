@@ -11,18 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import HigherOrderOperator
-from torch._subclasses import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from kernels import private
 from kernels.memory.isolated import fake_mode, unchanged
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that have autocast
-_ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
 # Exports hold code that changes gradient mode or autocast as a graph within the graph, called by one of these.
-_WITH_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
-_WITH_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+_WITH_GRAD, _WITH_AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 
 @dataclass
@@ -51,7 +46,7 @@ class Observation:
         The same for two nodes if nothing between them turns gradients or autocast on or off.
     """
 
-    value: FakeTensor | None = None
+    value: Tensor | None = None
     storages: frozenset[int] = frozenset()
     varying: tuple[fx.Node, ...] = ()
     requires_grad: bool = False
@@ -91,7 +86,7 @@ def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Observations:
     mode = fake_mode(inputs)
 
     def fake(value: Any) -> Any:
-        if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+        if not isinstance(value, Tensor) or private.is_fake(value):
             return value
         return mode.from_tensor(value, static_shapes=True)
 
@@ -124,34 +119,35 @@ class _Watcher(fx.Interpreter):
     def leave(self) -> None:
         """Leave the autocasts that a failed graph had entered."""
         while self.entered:
-            _EXIT(self.entered.pop())
+            private.exit_autocast(self.entered.pop())
 
     def run_node(self, n: fx.Node) -> Any:
         reads = {node: self.env[node] for node in n.all_input_nodes}
         before = state()
         varying = tuple(node for node, value in reads.items() if _requires_grad(value))
         observation = Observation(varying=varying, era=self.era)
-        opaque = isinstance(n.target, HigherOrderOperator) and n.target not in (_WITH_GRAD, _WITH_AUTOCAST)
+        opaque = _graph_caller(n.target) not in ("", _WITH_GRAD, _WITH_AUTOCAST)
         value = self._opaque(n, observation, reads) if opaque else self._watched(n, observation)
         self.era += before != state()
         observation.storages = frozenset(_storages([value]))
         observation.requires_grad = _requires_grad(value)
-        if type(value) is FakeTensor and value.layout == torch.strided:
+        if type(value) is private.FakeTensor and value.layout == torch.strided:
             observation.value = value
         if n.op in ("placeholder", "get_attr"):
             self.outside |= _storages(
-                [tensor for tensor in tree_leaves(value) if isinstance(tensor, Tensor) and tensor.is_leaf]
+                [tensor for tensor in private.tree_leaves(value) if isinstance(tensor, Tensor) and tensor.is_leaf]
             )
         self.known |= observation.storages
         self.observations[n] = observation
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is _WITH_GRAD:
+        caller = _graph_caller(target)
+        if caller == _WITH_GRAD:
             enabled, graph, *operands = args
             with torch.set_grad_enabled(enabled):
                 return graph(*operands)
-        if target is _WITH_AUTOCAST:
+        if caller == _WITH_AUTOCAST:
             device, dtype, enabled, cached, graph, *operands = args
             with torch.autocast(device, dtype, enabled, cached):
                 return graph(*operands)
@@ -160,9 +156,9 @@ class _Watcher(fx.Interpreter):
     def _watched(self, n: fx.Node, observation: Observation) -> Any:
         with _saving(observation.saved, self.held), _Operations() as seen:
             value = self.fake(super().run_node(n))
-        if n.target is _ENTER:
+        if n.target is private.enter_autocast:
             self.entered.append(value)
-        elif n.target is _EXIT:
+        elif n.target is private.exit_autocast:
             self.entered = [context for context in self.entered if context is not self.env[n.args[0]]]
         observation.random = seen.random
         observation.writes = frozenset(seen.writes & self.known)  # others were made and written within this node
@@ -176,20 +172,26 @@ class _Watcher(fx.Interpreter):
         for storage in observation.writes | _storages([value]):
             observation.saved[storage] = 0
         if isinstance(value, Tensor | tuple | list) and not _requires_grad(value) and observation.varying:
-            value = torch.utils._pytree.tree_map_only(Tensor, _as_requiring_grad, value)
+            value = private.tree_map(_as_requiring_grad, value)
         return value
 
 
-def _as_requiring_grad(value: Tensor) -> Tensor:
-    """The tensor as if it depended on parameters: an export does not say whether it does."""
+def _graph_caller(target: Any) -> str:
+    """The name of an operator that takes graphs; "" for anything else."""
+    return str(target.name()) if isinstance(target, private.HigherOrderOperator) else ""
+
+
+def _as_requiring_grad(value: Any) -> Any:
+    """The tensor as if it depended on parameters: an export does not say whether it does. Other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
     return value.detach().requires_grad_() if value.is_floating_point() or value.is_complex() else value
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(private.DispatchMode):
     """Records which storages are written, and whether random numbers are drawn."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.writes: set[int] = set()
         self.random = False
 
@@ -225,11 +227,11 @@ def hint(number: Any) -> int:
 
 
 def _requires_grad(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(value))
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in private.tree_leaves(value))
 
 
 def _storages(values: Iterable[Any]) -> set[int]:
-    leaves = tree_leaves(list(values))
+    leaves = private.tree_leaves(list(values))
     return {
         leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout == torch.strided
     }

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F
+
+from kernels import private
 
 _NAMES = {
     "input": (
@@ -75,7 +76,7 @@ def saved_kind(target: Any) -> str | None:
     """What autograd saves for a function, a method's name, an operator or an overload of aten; None if not listed."""
     if isinstance(target, str):
         return SAVED_KINDS.get(target)
-    if isinstance(target, OpOverload | OpOverloadPacket):
+    if isinstance(target, private.OpOverload | private.OpOverloadPacket):
         namespace, _, name = str(target).partition(".")
         return SAVED_KINDS.get(name.partition(".")[0]) if namespace == "aten" else None
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.forward_ad.rewrite import Checkpointed, RegionModule
 from kernels.forward_ad.static import Backend, check, exported, traced, undisturbed
@@ -142,7 +143,7 @@ def _dynamo(model: nn.Module, backend: Backend, inputs: Sequence[Any], kwargs: M
 def _compiled(model: nn.Module, backend: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     # Else earlier compilations would count against the limit, and the model would run uncompiled with only a warning.
     limits = {"recompile_limit": 1000, "fail_on_recompile_limit_hit": True}
-    with torch._dynamo.config.patch(limits):
+    with private.dynamo_config.patch(limits):
         return saved_bytes(torch.compile(model, backend=backend), *inputs, **kwargs).total
 
 

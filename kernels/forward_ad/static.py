@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._dynamo.eval_frame import OptimizedModule
-from torch.utils._pytree import tree_leaves
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.forward_ad.left_out import NoHooks, left_out
 from kernels.forward_ad.observations import observe, state
@@ -19,7 +18,7 @@ from kernels.memory.isolated import unchanged
 from kernels.memory.making import line
 
 Kind = Callable[[fx.GraphModule], nn.Module]
-_WRAPPED = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
+_WRAPPED = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _COMPILE = "torch.compile(model, backend=forward_ad.backend())"
 
 
@@ -123,7 +122,7 @@ def exported(
             raise KernelError(
                 f"model must be one that torch.export takes, got {line(error)}; try {_COMPILE}"
             ) from error
-        return _rewritten(module, tree_leaves((args, kwargs)))
+        return _rewritten(module, private.tree_leaves((args, kwargs)))
 
 
 def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
@@ -209,7 +208,7 @@ def _rewritten(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
 
 def check(model: Any) -> None:
     """Raises KernelError for what is not a module, or a module whose code cannot be traced."""
-    if isinstance(model, _WRAPPED):
+    if isinstance(model, _WRAPPED) or private.is_compiled_module(model):
         raise KernelError(f"model must be given before it is wrapped, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise KernelError("model must be given before torch.jit makes a script of it, got a ScriptModule")

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.forward_ad.eager import MIN_NUMEL, nested_forward_ad
 from kernels.forwarding import Forwarding
@@ -48,7 +48,7 @@ def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise KernelError(f"model must be a torch.nn.Module that runs in Python, got {type(model).__name__}")
-    if isinstance(model, OptimizedModule | nn.DataParallel):
+    if private.is_compiled_module(model) or isinstance(model, nn.DataParallel):
         raise KernelError(f"model must be wrapped before others wrap it, got {type(model).__name__}")
     if type(model).forward is nn.Module.forward:
         raise KernelError(f"model must have a forward, got {type(model).__name__}; wrap the model that it is part of")

@@ -15,5 +15,13 @@ __all__ = ["Allocated", "Group", "Recorder", "Saved", "SavedTensor", "Saver", "p
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
-        __name__, __all__, ("allocator", "measure", "recorder", "saved", "step"), modules=("zoo",)
+        __name__,
+        {
+            "allocator": ("Allocated",),
+            "measure": ("saved_bytes",),
+            "recorder": ("Recorder",),
+            "saved": ("Group", "Saved", "SavedTensor", "Saver"),
+            "step": ("peak_bytes",),
+        },
+        modules=("zoo",),
     )

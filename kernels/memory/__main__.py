@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 
 from coefficients import progress
+from kernels import private
 from kernels.conversion import Report, convert
 from kernels.memory import zoo
 from kernels.memory.making import line
@@ -101,7 +101,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
     planned: PlanAndFront | None = None
     try:
         with command.ended_by_interrupt(), progress.shown() as doing:
-            with nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True):
+            with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
                 model, args, kwargs = zoo.build(
                     options.model,
                     batch=batch,

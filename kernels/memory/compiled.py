@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
 from torch.autograd.graph import Node
 
+from kernels import private
 from kernels.memory.allocator import growth
 from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.memory.storages import storages, tensors
@@ -18,7 +18,7 @@ def is_compiled(model: Any) -> bool:
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
     return any(
-        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
+        private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
     )
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
-from torch._subclasses.fake_tensor import FakeCopyMode
-from torch.utils._pytree import tree_leaves
+
+from kernels import private
 
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
@@ -28,12 +27,12 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
 
     With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
-    inputs = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
+    inputs = [leaf for leaf in private.tree_leaves(more) if isinstance(leaf, Tensor)]
     real = [*model.parameters(), *model.buffers(), *inputs]
     mode = fake_mode(real)
     memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
     with _random_numbers(), _quiet():
-        with FakeCopyMode(mode):
+        with private.FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
         with mode, nullcontext() if compiled else unpacked():
             yield copied
@@ -139,20 +138,20 @@ def _holds_fakes(cached: Any) -> bool:
     # A cache's results are two or three references away; a result may be a tuple or a list of tensors.
     values = gc.get_referents(cached)
     for _ in range(3):
-        if any(isinstance(value, FakeTensor) for value in values):
+        if any(private.is_fake(value) for value in values):
             return True
         values = gc.get_referents(*(value for value in values if not isinstance(value, type) and not callable(value)))
-    return any(isinstance(value, FakeTensor) for value in values)
+    return any(private.is_fake(value) for value in values)
 
 
-def fake_mode(values: Any) -> FakeTensorMode:
+def fake_mode(values: Any) -> Any:
     """The mode of the fake tensors in `values`, or a new one."""
-    modes = (value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
-    return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
+    modes = (value.fake_mode for value in private.tree_leaves(values) if private.is_fake(value))
+    return next(modes, None) or private.FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def _fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    if isinstance(tensor, FakeTensor):
+def _fake(tensor: Tensor, mode: Any) -> Tensor:
+    if private.is_fake(tensor):
         return tensor
     if tensor.device.type != "meta":
         return mode.from_tensor(tensor, static_shapes=True)

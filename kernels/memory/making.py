@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
+
+from kernels import private
 
 
 def imported(module: str, attribute: str) -> Any:
     """An attribute of a module, by name; imported outside of fake mode, so that the module holds no fake tensors."""
-    with unset_fake_temporarily():
+    with private.unset_fake_temporarily():
         return getattr(import_module(module), attribute)
 
 
@@ -29,7 +30,7 @@ class _Settled(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return func(*args, **(kwargs or {}))
-        except DataDependentOutputException:
+        except private.DataDependentOutputException:
             # Only for torch.nn.init: a model that branches on its values must raise, not be built wrong.
             if func is not Tensor.__bool__ or sys._getframe(1).f_globals.get("__name__") != "torch.nn.init":
                 raise

@@ -16,16 +16,14 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels import private
 from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.memory.storages import addresses, operand_storages, storages
 from kernels.methods.method import SavedBy
 
-_APPLY = Function.apply.__func__.__code__
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 
 
@@ -61,11 +59,10 @@ class _Calls(TorchFunctionMode):
             self.running.pop()
 
 
-class Births(TorchDispatchMode):
+class Births(private.DispatchMode):
     """Records each new storage, and which are copies of those in `parameters`; raises for those in `foreign`."""
 
     def __init__(self, parameters: set[int], foreign: set[int], scopes: list[str]) -> None:
-        super().__init__()
         self.born: dict[int, tuple[StorageWeakRef, Saver]] = {}
         self.parameters, self.foreign, self.scopes = parameters, foreign, scopes
         self.copies: set[int] = set()
@@ -136,6 +133,7 @@ class Recorder:
                 stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
                 leave = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(leave.remove)
+            stack.enter_context(private.functions_seen())
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)
             stack.enter_context(self.births)
@@ -215,10 +213,10 @@ class Recorder:
 
     def _saved_by(self, frame: FrameType) -> SavedBy:
         """The autograd.Function that saves, from the frame that called the hook; else torch's function."""
-        if frame.f_code is _APPLY:
-            function = frame.f_locals["cls"]
+        if (applied := private.function_of(frame)) is not None:
+            function, args = applied
             saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)
-            return saved_by(*frame.f_locals["args"]) if saved_by else SavedBy(function.__name__)
+            return saved_by(*args) if saved_by else SavedBy(function.__name__)
         return SavedBy(self._calls.running[-1] if self._calls.running else "")
 
 

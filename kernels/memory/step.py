@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels import private
 from kernels.eager.undecoded import Undecoded
 from kernels.errors import KernelError, shown
 from kernels.memory.isolated import forget_fakes, on_fakes, train
@@ -20,7 +20,7 @@ from kernels.memory.storages import operand_storages, storages, tensors
 Loss = Callable[..., Tensor]
 
 
-class Living(TorchDispatchMode):
+class Living(private.DispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
     Counts the `operations` of products as well, see `kernels.memory.operations`.
@@ -28,7 +28,6 @@ class Living(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = self.peak = self.operations = 0
         self._known: set[int] = set()
 

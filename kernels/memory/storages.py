@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+
+from kernels import private
+from kernels.torch_state import is_wrapper
 
 
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """The storages of a tensor, or of the inner tensors of a sparse one or a wrapper such as DTensor."""
-    if is_traceable_wrapper_subclass(tensor):
+    if is_wrapper(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             inner = getattr(tensor, name)
             if isinstance(inner, Tensor):  # a DTensor has its mesh there too
@@ -27,7 +28,7 @@ def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
 def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """All tensors within lists, mappings, and objects' attributes."""
     seen = set() if seen is None else seen
-    for leaf in tree_leaves(value):
+    for leaf in private.tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
         elif isinstance(leaf, Mapping):  # a kind that tree_leaves does not take apart
@@ -44,6 +45,6 @@ def addresses(values: Any) -> set[int]:
 
 def operand_storages(value: Any) -> Iterator[torch.UntypedStorage]:
     """The storages of the tensors in an operation's arguments or result."""
-    for leaf in tree_leaves(value):
+    for leaf in private.tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield from storages(leaf)

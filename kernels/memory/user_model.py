@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.memory.making import building, imported, line
 
@@ -34,12 +33,12 @@ def user_model(name: str, dtype: torch.dtype | None) -> Built:
             AssertionError, RuntimeError
         ):  # torch's own errors only: for a user's bug no real tensors must be made
             built = call()
-            if all(isinstance(tensor, FakeTensor) for tensor in _tensors(built)):
+            if all(private.is_fake(tensor) for tensor in _tensors(built)):
                 return built
         # The function reads values, or uses real tensors: build for real, then make fake copies.
-        with unset_fake_temporarily():
+        with private.unset_fake_temporarily():
             built = call()
-            with FakeCopyMode(mode):
+            with private.FakeCopyMode(mode):
                 return deepcopy(built)
     except KernelError:
         raise
@@ -49,7 +48,7 @@ def user_model(name: str, dtype: torch.dtype | None) -> Built:
 
 def _tensors(built: Built) -> list[Tensor]:
     model, args, kwargs = built
-    leaves = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
+    leaves = [*model.parameters(), *model.buffers(), *private.tree_leaves((args, kwargs))]
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 

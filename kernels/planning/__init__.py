@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Front", "Plan", "front", "make_plan"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, ("make", "plan", "fronts"))
+    __getattr__, __dir__ = lazily(__name__, {"make": ("make_plan",), "plan": ("Plan",), "fronts": ("Front", "front")})

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+
+from kernels import private
 
 T = TypeVar("T")
 
@@ -37,14 +38,14 @@ def parts(batch: T, samples: int) -> Parts[T]:
     The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, or if
     there are too few.
     """
-    lengths = {x.shape[0] if x.dim() else 0 for x in tree_leaves(batch) if isinstance(x, Tensor)}
+    lengths = {x.shape[0] if x.dim() else 0 for x in private.tree_leaves(batch) if isinstance(x, Tensor)}
     count = lengths.pop() if len(lengths) == 1 else 0
     few = min(samples, count // 2)
     if few < min(samples, 2):
         return Parts(batch, batch, 1.0)
 
     def cut(start: int) -> T:
-        cut_out: T = tree_map(lambda x: x[start : start + few] if isinstance(x, Tensor) else x, batch)
+        cut_out: T = private.tree_map(lambda x: x[start : start + few] if isinstance(x, Tensor) else x, batch)
         return cut_out
 
     return Parts(cut(0), cut(few), few / count)

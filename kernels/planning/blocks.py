@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from kernels.eager.forward import Recomputed
 from kernels.memory.measure import has_forward
@@ -31,7 +30,7 @@ def repeated_blocks(model: nn.Module) -> list[str]:
 
 def may_run_again(block: nn.Module) -> bool:
     """Whether a second forward pass does what the first did."""
-    counting = (module for module in block.modules() if isinstance(module, _NormBase) and module.track_running_stats)
+    counting = (module for module in block.modules() if getattr(module, "track_running_stats", False))
     return has_forward(block) and not any(counting)
 
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
-from torch._subclasses import FakeTensor
 
+from kernels import private
 from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
@@ -138,7 +137,7 @@ class Task:
         if self.stand_in is not None:
             model, inputs, targets = (*self.stand_in, None)[:3]
             call = call_of(inputs)
-        if any(isinstance(weight, FakeTensor) or weight.is_meta for weight in model.parameters()):
+        if any(private.is_fake(weight) or weight.is_meta for weight in model.parameters()):
             raise KernelError(
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
@@ -199,7 +198,7 @@ def not_compiled(model: nn.Module) -> None:
     """Raise KernelError for a compiled model, also inside DDP: a plan cannot change what its graphs save."""
     while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = model.module
-    if isinstance(model, OptimizedModule):
+    if private.is_compiled_module(model):
         raise KernelError(
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
             " give the model itself, and compile it with compression.options(plan=make_plan(..., compiled=True))"

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["Histogram", "recorded"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, ("histograms",))
+    __getattr__, __dir__ = lazily(__name__, {"histograms": __all__})

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
+from kernels import private as names_of_torch
 from kernels.compression import private, splice
 from kernels.compression.nodes import WAITS_BY, is_product
 from kernels.compression.regions import work_in_parts
@@ -69,7 +70,7 @@ def cuts_of(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Any, li
 
 def written(module: fx.GraphModule) -> list[fx.Node]:
     """What is written to memory in the shape of parts."""
-    return [node for node in module.graph.nodes if node.target is private.IN_MEMORY]
+    return [node for node in module.graph.nodes if node.target is names_of_torch.force_stride_order]
 
 
 def readers(node: fx.Node) -> Iterator[fx.Node]:

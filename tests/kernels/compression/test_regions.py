@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels.compression import private
+from kernels import private
 from kernels.compression.nodes import is_product
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import same
@@ -65,7 +65,7 @@ def test_a_decoded_tensor_is_written_once() -> None:
 def test_a_result_whose_view_is_written_is_not_computed_again() -> None:
     _, after = moved(lambda x, y: ((s := x.sigmoid()).view(64, 16) @ y) * ((s * y) @ y.t()).sum())
     (sigmoid,) = after.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
-    assert [user.target for user in sigmoid.users] == [private.IN_MEMORY]
+    assert [user.target for user in sigmoid.users] == [private.force_stride_order]
 
 
 def test_what_changes_a_tensor_is_not_moved() -> None:

@@ -1,0 +1,214 @@
+"""All that this project uses of PyTorch's private modules, which may change with any release.
+
+Nothing of it is touched before it is used, and what a release lacks raises KernelError where it is used, there alone.
+`private.FakeTensor` is what NAMES says; other modules must not import such names, which would touch them at once.
+"""
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from types import CodeType, FrameType
+from typing import Any, Self
+
+import torch
+from torch.autograd import Function
+
+from kernels.errors import KernelError
+
+OLDEST, LATEST = (2, 9), (2, 15)  # releases of PyTorch: the oldest that works, and the last that was tested
+
+NAMES = {
+    # Nested values, modes, and kinds of tensors and operators.
+    "tree_leaves": "torch.utils._pytree.tree_leaves",
+    "tree_map": "torch.utils._pytree.tree_map",
+    "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
+    "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
+    "FakeTensor": "torch._subclasses.FakeTensor",
+    "FakeTensorMode": "torch._subclasses.FakeTensorMode",
+    "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
+    "unset_fake_temporarily": "torch._subclasses.fake_tensor.unset_fake_temporarily",
+    "detect_fake_mode": "torch._guards.detect_fake_mode",
+    "OpOverload": "torch._ops.OpOverload",
+    "OpOverloadPacket": "torch._ops.OpOverloadPacket",
+    "HigherOrderOperator": "torch._ops.HigherOrderOperator",
+    # The state of tracers and of autograd.
+    "are_functorch_transforms_active": "torch._C._are_functorch_transforms_active",
+    "get_tracing_state": "torch._C._get_tracing_state",
+    "TracingContext": "torch._guards.TracingContext",
+    "DisableTorchFunction": "torch._C.DisableTorchFunction",
+    "EnableTorchFunction": "torch._C._EnableTorchFunction",
+    "top_saved_tensors_default_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
+    "preserve_version_counter": "torch.autograd.grad_mode._unsafe_preserve_version_counter",
+    "BackwardCFunction": "torch.autograd.function.BackwardCFunction",
+    "enter_autocast": "torch.amp.autocast_mode._enter_autocast",
+    "exit_autocast": "torch.amp.autocast_mode._exit_autocast",
+    "batch_norm_impl_index": "torch._batch_norm_impl_index",
+    # torch.compile.
+    "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
+    "dynamo_config": "torch._dynamo.config",
+    "functorch_config": "torch._functorch.config",
+    "inductor_config": "torch._inductor.config",
+    "make_boxed_func": "torch._functorch.aot_autograd.make_boxed_func",
+    "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
+    "compile_fx": "torch._inductor.compile_fx.compile_fx",
+    "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
+    "pick_vec_isa": "torch._inductor.cpu_vec_isa.pick_vec_isa",
+    "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
+    "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",
+    "make_fx": "torch.fx.experimental.proxy_tensor.make_fx",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _private(name)
+
+
+def _private(name: str) -> Any:
+    if name in globals():
+        return globals()[name]
+    check_release()
+    path = NAMES[name]
+    holder, _, attribute = path.rpartition(".")
+    try:
+        module = import_module(holder)
+        globals()[name] = value = getattr(module, attribute) if hasattr(module, attribute) else import_module(path)
+    except ImportError as error:
+        raise KernelError(
+            f"torch must have {path} for this, got torch {torch.__version__} without it; torch {_text(LATEST)} has it"
+        ) from error
+    return value
+
+
+@cache
+def check_release() -> None:
+    """Warn of a release of PyTorch that is newer than all that were tested; raise KernelError for one too old."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release < OLDEST:
+        raise KernelError(
+            f"torch must be {_text(OLDEST)} or newer, got {torch.__version__}; pip install 'torch>={_text(OLDEST)}'"
+        )
+    if release > LATEST:
+        warnings.warn(
+            f"actfit was tested with torch up to {_text(LATEST)}, not with {torch.__version__}, which is tried; if"
+            f" something fails: pip install 'torch=={_text(LATEST)}.*'",
+            stacklevel=2,
+        )
+
+
+def _text(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
+
+
+class DispatchMode:
+    """A context manager that sees each operation below autograd, in `__torch_dispatch__` of a subclass.
+
+    Its base is not torch's TorchDispatchMode, which is touched only when it is entered.
+    """
+
+    def __enter__(self) -> Self:
+        mode = _dispatching()(self.__torch_dispatch__)
+        mode.__enter__()
+        vars(self).setdefault("_entered", []).append(mode)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        vars(self)["_entered"].pop().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+@cache
+def _dispatching() -> Any:
+    class Dispatching(_private("TorchDispatchMode")):  # type: ignore[misc]
+        def __init__(self, sees: Callable[..., Any]) -> None:
+            super().__init__()
+            self.sees = sees
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.sees(func, types, args, kwargs)
+
+    return Dispatching
+
+
+def is_fake(value: object) -> bool:
+    """Whether it is a tensor without memory."""
+    return isinstance(value, _private("FakeTensor"))
+
+
+def is_compiled_module(model: object) -> bool:
+    """Whether it is what torch.compile gave for a module. Without Dynamo, which takes long to import, none is."""
+    return "torch._dynamo.eval_frame" in sys.modules and isinstance(model, _private("OptimizedModule"))
+
+
+def exporting() -> bool:
+    """Whether torch.export is active; Dynamo can follow this function.
+
+    Not by `torch.compiler.is_exporting`, which up to torch 2.12 Dynamo treats as True in any compiled code.
+    """
+    if hasattr(torch.compiler, "_is_exporting_flag"):
+        return bool(torch.compiler._is_exporting_flag)
+    return bool(torch.compiler.is_exporting())
+
+
+def in_forward_ad() -> bool:
+    """Whether forward-mode AD is on."""
+    return bool(torch.autograd.forward_ad._current_level >= 0)
+
+
+_apply_of_torch: Any = None  # while `functions_seen` has replaced it
+_seeing, _lock = 0, threading.Lock()
+
+
+@contextmanager
+def functions_seen() -> Iterator[None]:
+    """Meanwhile `function_of` knows the autograd.Functions that are called.
+
+    A saved-tensor hook can tell who saves only by the frame that called it. Since torch 2.14 Function.apply is not
+    written in Python and has no frame: here it gets one.
+    """
+    global _apply_of_torch, _seeing
+    if _code_of_apply() is not None:
+        yield
+        return
+    with _lock:
+        if not _seeing:
+            _apply_of_torch = vars(Function)["apply"]
+            Function.apply = classmethod(_apply)
+        _seeing += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _seeing -= 1
+            if not _seeing:
+                Function.apply = _apply_of_torch
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    return _apply_of_torch.__get__(None, cls)(*args, **kwargs)
+
+
+def function_of(frame: FrameType) -> tuple[Any, Sequence[Any]] | None:
+    """The autograd.Function that a frame applies, and its arguments; None for other frames."""
+    if frame.f_code is not (_code_of_apply() or _apply.__code__):
+        return None
+    return frame.f_locals["cls"], frame.f_locals["args"]
+
+
+@cache
+def _code_of_apply() -> CodeType | None:
+    """The code of torch's own Function.apply, if it has any."""
+    return getattr(getattr(vars(Function).get("apply"), "__func__", None), "__code__", None)
+
+
+def as_partitioner(kind: type) -> None:
+    """Let Inductor take objects of a class as partitioners: they have `__call__` and `uuid`."""
+    _private("CustomPartitionerFn").register(kind)
