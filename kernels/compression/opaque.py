@@ -20,7 +20,7 @@ DEVICE = "cuda"
 def suits(value: Tensor, layout: GroupLayout) -> bool:
     """Whether our kernels encode the tensor: on a GPU, in groups that fill each row if the number of rows changes."""
     is_filled = layout.static == value.dim() or not layout.filler
-    return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and layout.lanes == 1 and is_filled
+    return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and is_filled
 
 
 def encode(x: Tensor, layout: GroupLayout, bits: int, noise: Tensor | None) -> list[Tensor]:

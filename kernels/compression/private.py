@@ -13,7 +13,6 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode
 from torch._inductor import config as inductor_config
 from torch._inductor import inductor_prims
-from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._inductor.decomposition import select_decomp_table
 from torch._ops import HigherOrderOperator
@@ -31,7 +30,6 @@ __all__ = [
     "settings",
     "trace",
     "uniform",
-    "vector",
 ]
 
 
@@ -125,17 +123,6 @@ def uniform(like: Tensor) -> Tensor:
     seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
     numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
     return numbers
-
-
-def vector(device: torch.device) -> int:
-    """32-bit numbers in a vector of compiled code: 16 on a CPU with AVX-512, 8 on others; 1 on a GPU.
-
-    With vectors of 16, 8 lanes take three times as long to encode; with vectors of 8, 16 lanes twice as long to decode.
-    On a GPU, units of more lanes would not fit into heads of attention, and addresses would take divisions.
-    """
-    if device.type != "cpu":
-        return 1
-    return 16 if pick_vec_isa().bit_width() == 512 else 8
 
 
 def module_name(path: str) -> str:
