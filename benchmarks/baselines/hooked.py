@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-from kernels.compression.layout import DEFAULT_GROUP, LANES
+from kernels.compression.layout import DEFAULT_GROUP
 from kernels.eager.tensors import ViewGeometry, flat, key_of
 from kernels.methods.every_tensor import SMALLEST
 
@@ -21,14 +21,14 @@ class EncodedStorage:
     """A storage in few bits, shared by every node that saves it; or a part of one, copied out of that of `owner`."""
 
     def __init__(
-        self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, lanes: int = LANES, owner: Tensor | None = None
+        self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, owner: Tensor | None = None
     ) -> None:
         self.bits, self.dtype, self.count = bits, flat.dtype, flat.numel()
         storage = (flat if owner is None else owner).untyped_storage()
         self.storage = StorageWeakRef(storage)  # while this is held, no other storage gets the address
-        filler = -self.count % (group * lanes)  # repeats of the last element, which widen no group
+        filler = -self.count % group  # repeats of the last element, which widen no group
         padded = torch.cat([flat, flat[-1:].expand(filler)]) if filler else flat
-        self.codes = codes.encode(padded.view(-1, group, lanes), bits)
+        self.codes = codes.encode(padded.view(-1, group), bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
@@ -49,7 +49,7 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
         few = prod(x.shape) < max(SMALLEST, size // 2)
-        fits = size % (DEFAULT_GROUP * LANES) == 0 and x.is_floating_point() and not few
+        fits = size % DEFAULT_GROUP == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
         key = key_of(x)
@@ -80,7 +80,7 @@ def saving_neighbours(module: nn.Module, inputs: Iterable[Tensor], bits: int, gr
         key = key_of(x)
         encoded = known.get(key)
         if encoded is None:
-            encoded = known[key] = EncodedStorage(flat(x), bits, group, lanes=1, owner=x)
+            encoded = known[key] = EncodedStorage(flat(x), bits, group, owner=x)
         return encoded, ViewGeometry.of(x)
 
     with _hooks(pack):

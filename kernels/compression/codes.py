@@ -1,12 +1,10 @@
 """Codes of tensors in few bits, in plain PyTorch that Inductor traces and fuses with neighbouring operations.
 
-A tensor lies in memory as [*lead, units, group, lanes]: `group` elements that are `lanes` apart form a group. A group
+A tensor lies in memory as [*lead, groups, group]: neighbours form a group, as in eager mode and on a GPU. A group
 stores its minimum and a step, rounded to bfloat16 so that the codes reach the whole group, and each element its number
-of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit is
-packed into words: part p of the group, of as many elements as there are words, starts at bit p * w.
-
-Neighbours in memory go into neighbouring groups and words, so a minimum, a maximum and each shift are operations on
-whole vectors. With groups of neighbours, packed in bytes, a CPU encodes half as fast and decodes a third as fast.
+of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a group is
+packed into words: part p of the group, of as many elements as there are words, starts at bit p * w. So neighbours go
+into neighbouring words, and each shift is one for a whole vector.
 """
 
 from collections.abc import Sequence
@@ -26,7 +24,7 @@ SMALLEST_STEP = 2.0**-126  # its inverse is finite
 
 
 class Codes(NamedTuple):
-    """Minima and steps of groups, bfloat16 [*lead, units, 1, lanes]; fields [*lead, units, words, lanes]."""
+    """Minima and steps of groups, bfloat16 [*lead, groups, 1]; fields [*lead, groups, words]."""
 
     minimum: Tensor
     step: Tensor
@@ -44,7 +42,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
 
 
 def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False) -> Codes:
-    """Codes of floating-point [*lead, units, group, lanes]; `group` is divisible by 32.
+    """Codes of floating-point [*lead, groups, group]; `group` is divisible by 16.
 
     Parameters
     ----------
@@ -59,7 +57,7 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
         computes them again for each word.
     """
     values = x.float()
-    low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
+    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
     start, inverse = minimum, 1 / step
@@ -72,18 +70,18 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
 
 
 def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    """Values [*lead, units, group, lanes] of codes, computed in float32."""
-    return decode_parts(codes, bits, dtype).flatten(codes.minimum.dim() - 2, -2)
+    """Values [*lead, groups, group] of codes, computed in float32."""
+    return decode_parts(codes, bits, dtype).flatten(codes.minimum.dim() - 1)
 
 
 def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    """The values of `decode`, in the parts [*lead, units, 8, 2, group / 16, lanes] in which fields hold them.
+    """The values of `decode`, in the parts [*lead, groups, 8, 2, group / 16] in which fields hold them.
 
     In the loops of this shape a shift is one number for a whole vector, so that Inductor's C++ computes with vectors.
     """
     numbers = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
     ones = (1,) * (numbers.dim() + 1 - codes.minimum.dim())
-    minimum, step = (ends.float().unflatten(-2, ones) for ends in (codes.minimum, codes.step))
+    minimum, step = (ends.float().unflatten(-1, ones) for ends in (codes.minimum, codes.step))
     values = numbers.float() * step + minimum
     if dtype == torch.float16:  # the last code may decode to more than the largest float16
         values = values.clamp(-LARGEST_HALF, LARGEST_HALF)
@@ -91,13 +89,13 @@ def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
 
 
 def encode_bits(x: Tensor) -> Tensor:
-    """uint8 [*lead, units, group / 8, lanes] of bools [*lead, units, group, lanes]."""
+    """uint8 [*lead, groups, group / 8] of bools [*lead, groups, group]."""
     return _pack(x.to(torch.int32), 1)
 
 
 def decode_bits(field: Tensor) -> Tensor:
     """The bools of `encode_bits`."""
-    return decode_bits_parts(field).flatten(-4, -2)
+    return decode_bits_parts(field).flatten(-3)
 
 
 def decode_bits_parts(field: Tensor) -> Tensor:
@@ -112,7 +110,7 @@ def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
 
 def _pack(numbers: Tensor, width: int) -> Tensor:
     """Words of int32 numbers below 2**width."""
-    parts = numbers.chunk(_parts(width), -2)
+    parts = numbers.chunk(_parts(width), -1)
     words = parts[0]
     for place, part in enumerate(parts[1:], 1):
         words = words | (part << (place * width))
@@ -125,7 +123,7 @@ def _parts(width: int) -> int:
 
 
 def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """The int32 numbers that fields hold, [*lead, units, 8, 2, group / 16, lanes]: fields have 8 parts or 16.
+    """The int32 numbers that fields hold, [*lead, groups, 8, 2, group / 16]: fields have 8 parts or 16.
 
     In one shape, whatever the fields, so that loops over several decoded tensors are alike.
     """
@@ -133,8 +131,8 @@ def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
     for field, width in zip(fields, widths, strict=True):
         has_halves = _parts(width) > LEAST_PARTS  # otherwise both halves of a part are in words of their own
         shifts = torch.arange(0, width * _parts(width), width, dtype=torch.int32, device=field.device)
-        words = field.to(torch.int32).unflatten(-2, (1, 1 if has_halves else 2, -1))
-        piece = (words >> shifts.view(LEAST_PARTS, -1, 1, 1)) & ((1 << width) - 1)
+        words = field.to(torch.int32).unflatten(-1, (1, 1 if has_halves else 2, -1))
+        piece = (words >> shifts.view(LEAST_PARTS, -1, 1)) & ((1 << width) - 1)
         pieces.append(piece << lowest if lowest else piece)
         lowest += width
     return reduce(torch.bitwise_or, pieces)

@@ -50,7 +50,6 @@ def cut_of(
     static: frozenset[int],
     method: EveryTensor,
     smallest: int | None = None,
-    direct: bool = False,
 ) -> Cut:
     """Decide what crosses, and move operations that need exact values into the forward graph.
 
@@ -66,8 +65,6 @@ def cut_of(
         compress or a plan, which sets the bits at each site.
     smallest
         The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
-    direct
-        Whether our own kernels make the codes on all devices: the graphs run without code generation.
     """
     (last,) = forward.find_nodes(op="output")
     saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
@@ -76,7 +73,7 @@ def cut_of(
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MAX_BITS, least_elements, direct) for node in tensors}
+        return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
     factors = cross_factors(forward, backward, saved, set(_coded(forms_of(saved))))

@@ -78,10 +78,10 @@ class ComputedAgain:
 Form = Whole | Bits | Groups | ComputedAgain
 
 
-def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int, direct: bool = False) -> Form:
+def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Form:
     """The form in which `node` of the forward graph crosses to `placeholder` of the backward graph.
 
-    A tensor of fewer than `smallest` elements crosses whole. direct: codes are made by our own kernels.
+    A tensor of fewer than `smallest` elements crosses whole.
     """
     value: Tensor = node.meta["val"]
     if value.dtype != torch.bool and not value.is_floating_point():
@@ -96,7 +96,7 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int, direc
         return Whole("a statistic")
     if value.is_floating_point() and _is_divisor(placeholder):
         return Whole("backward divides by it")
-    layout = layout_of(value, direct)
+    layout = layout_of(value)
     if isinstance(layout, str):
         return Whole(layout)
     return Bits(layout) if value.dtype == torch.bool else Groups(bits, layout)

@@ -24,8 +24,8 @@ def suits(value: Tensor, layout: GroupLayout, direct: bool = False) -> bool:
     """
     is_filled = layout.static == value.dim() or not layout.filler
     if direct:
-        return layout.lanes == 1 and is_filled
-    return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and layout.lanes == 1 and is_filled
+        return is_filled
+    return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and is_filled
 
 
 def encode(x: Tensor, layout: GroupLayout, bits: int, noise: Tensor | None) -> list[Tensor]:

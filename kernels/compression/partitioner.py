@@ -88,7 +88,7 @@ class CodedPartitioner:
         """The forward and the backward graph."""
         forward, backward = private.partition(gm, joint_inputs, **arguments)
         static = frozenset(arguments.get("static_lifetime_input_indices") or ())
-        cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest, self.direct)
+        cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest)
         self._write(forward, backward, cut)
         self.graphs.append(Graph(tuple(crossings(cut, self.method.rounding))))
         return forward, backward

@@ -18,7 +18,6 @@ __all__ = [
     "settings",
     "trace",
     "uniform",
-    "vector",
 ]
 
 
@@ -107,17 +106,6 @@ def uniform(like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
     numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
     return numbers
-
-
-def vector(device: torch.device) -> int:
-    """32-bit numbers in a vector of compiled code: 16 on a CPU with AVX-512, 8 on others; 1 on a GPU.
-
-    With vectors of 16, 8 lanes take three times as long to encode; with vectors of 8, 16 lanes twice as long to decode.
-    On a GPU, units of more lanes would not fit into heads of attention, and addresses would take divisions.
-    """
-    if device.type != "cpu":
-        return 1
-    return 16 if private.pick_vec_isa().bit_width() == 512 else 8
 
 
 def module_name(path: str) -> str:

@@ -148,24 +148,24 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str, direct: bool) 
         minimum, step, *fields = encoded
         return [codes.decode_parts(codes.Codes(minimum, step, tuple(fields)), form.bits, value.dtype)]
 
-    units = value.dim() - layout.static  # the dimension of units, after those whose sizes change
+    groups = value.dim() - layout.static  # the dimension of groups, after those whose sizes change
 
     def joined(parts: Tensor) -> list[Tensor]:
-        return [layout.join(parts.flatten(units + 1, -2), sizes)]
+        return [layout.join(parts.flatten(groups + 1), sizes)]
 
     if value.device.type == "cpu":
-        return encode, decode, lambda parts: joined(_kept(parts, units))
+        return encode, decode, lambda parts: joined(_kept(parts, groups))
     return encode, lambda *encoded: joined(*decode(*encoded)), None
 
 
-def _kept(parts: Tensor, units: int) -> Tensor:
+def _kept(parts: Tensor, groups: int) -> Tensor:
     """The parts, written to memory as they are: not all loops that read them are those of their shape.
 
     Dimensions whose sizes change become one, since older releases of PyTorch order strides as plain numbers only. Bools
     are written as bytes: on a CPU, writing bools takes twenty times as long.
     """
-    lead = parts.shape[: units + 1]
-    flat = parts.flatten(0, units)
+    lead = parts.shape[: groups + 1]
+    flat = parts.flatten(0, groups)
     if parts.dtype == torch.bool:
         return (private.in_memory(flat.to(torch.uint8)).to(torch.int32) != 0).unflatten(0, lead)
     return private.in_memory(flat).unflatten(0, lead)

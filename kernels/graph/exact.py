@@ -72,5 +72,5 @@ def _form(node: fx.Node) -> Form:
         return Whole("exact")
     if hint(value.numel()) < SMALLEST:
         return Whole(f"fewer than {SMALLEST} elements")
-    layout = layout_of(value, direct=True)
+    layout = layout_of(value)
     return Whole(layout) if isinstance(layout, str) else Bits(layout)

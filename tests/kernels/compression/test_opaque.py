@@ -7,7 +7,7 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from kernels.compression import codes, opaque, private
+from kernels.compression import codes, opaque
 from kernels.compression.layout import GroupLayout, layout_of
 from kernels.compression.nodes import is_product
 from tests.kernels.compression import graphs, models
@@ -15,7 +15,6 @@ from tests.kernels.compression import graphs, models
 
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "vector", lambda _: 1)
     monkeypatch.setattr(opaque, "DEVICE", "cpu")
     torch._dynamo.reset()
 

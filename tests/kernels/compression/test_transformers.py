@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.compression import forms, private
+from kernels.compression import forms
 from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.planning import CompiledTask, run
 from kernels.methods.every_tensor import EveryTensor
@@ -21,7 +21,6 @@ BITS = 8
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "SMALLEST", 64)
-    monkeypatch.setattr(private, "vector", lambda _: 8)  # on every CPU: small tensors would not fill units of 16 lanes
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
