@@ -55,6 +55,9 @@ NAMES = {
     "inductor_config": "torch._inductor.config",
     "make_boxed_func": "torch._functorch.aot_autograd.make_boxed_func",
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
+    "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
+    "TorchDynamoException": "torch._dynamo.exc.TorchDynamoException",
+    "get_decompositions": "torch._decomp.get_decompositions",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
     "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
     "pick_vec_isa": "torch._inductor.cpu_vec_isa.pick_vec_isa",
@@ -212,3 +215,24 @@ def _code_of_apply() -> CodeType | None:
 def as_partitioner(kind: type) -> None:
     """Let Inductor take objects of a class as partitioners: they have `__call__` and `uuid`."""
     _private("CustomPartitionerFn").register(kind)
+
+
+@cache
+def _boxed_codegen() -> Any:
+    if hasattr(torch.fx.graph, "_BoxedCodeGen"):
+        return torch.fx.graph._BoxedCodeGen
+
+    class BoxedCodeGen(torch.fx.graph.CodeGen):
+        """What torch 2.11 has and earlier releases lack."""
+
+        def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **_: Any) -> str:
+            names = [name.split(":")[0].split("=")[0].strip() for name in free_vars]
+            taken = f"    {', '.join(names)}, = inputs\n" if names else ""
+            return f"def forward(self, inputs){maybe_return_annotation}:\n{taken}    inputs.clear()\n"
+
+    return BoxedCodeGen
+
+
+def boxed_codegen() -> Any:
+    """fx's code generator for functions that take their inputs out of a list, so that these are freed early."""
+    return _boxed_codegen()()

@@ -76,7 +76,7 @@ def decode_where_used(
     changed = {argument for node in graph.nodes if is_mutable(node) for argument in node.all_input_nodes}
     recomputed = _recomputed_nodes(graph, set(decoders), crossing - changed)
     if not changed:
-        _move_results(graph, recomputed)
+        move_results(graph, recomputed)
     copies = _Copies(graph, decoders, recomputed)
     for user in list(graph.nodes):
         if user not in recomputed:
@@ -89,24 +89,6 @@ def decode_where_used(
     for node in reversed([*decoders, *recomputed]):
         graph.erase_node(node)
     return copies.parts
-
-
-def decode_once(graph: fx.Graph, decoders: dict[fx.Node, Decoder]) -> None:
-    """Replace and erase coded placeholders: each is decoded once, right before its first use.
-
-    For graphs that run operation by operation, in the order that they have: a second decoding would take time, and a
-    tensor is freed after its last use. So what only the output uses is moved to where its inputs are.
-    """
-    if not any(is_mutable(node) for node in graph.nodes):
-        _move_results(graph, {})
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for placeholder, decoder in decoders.items():
-        if placeholder.users:
-            first = min(placeholder.users, key=order.__getitem__)
-            name = f"{placeholder.name}_decoded"
-            (decoded,) = inline(graph, decoder.decoding, decoder.codes, first, [name])
-            placeholder.replace_all_uses_with(decoded)
-        graph.erase_node(placeholder)
 
 
 def _recomputed_nodes(graph: fx.Graph, coded: set[fx.Node], crossing: set[fx.Node]) -> dict[fx.Node, None]:
@@ -133,7 +115,7 @@ def _may_repeat(node: fx.Node) -> bool:
     return is_view(node) or packet_of(node) in MOVING or is_pointwise(node)
 
 
-def _move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
+def move_results(graph: fx.Graph, recomputed: dict[fx.Node, None]) -> None:
     """Move nodes that only the output uses, gradients of weights, right after the gradient they are computed from.
 
     Autograd computes the gradient of a layer's input before that of its weight: it would be held while the product for

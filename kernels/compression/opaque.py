@@ -17,14 +17,9 @@ DECODE = torch.ops.actfit.decode_groups.default
 DEVICE = "cuda"
 
 
-def suits(value: Tensor, layout: GroupLayout, direct: bool = False) -> bool:
-    """Whether our kernels encode the tensor: on a GPU, in groups that fill each row if the number of rows changes.
-
-    direct: on all devices, as nothing else is generated there.
-    """
+def suits(value: Tensor, layout: GroupLayout) -> bool:
+    """Whether our kernels encode the tensor: on a GPU, in groups that fill each row if the number of rows changes."""
     is_filled = layout.static == value.dim() or not layout.filler
-    if direct:
-        return is_filled
     return value.device.type == DEVICE and computed(value.dtype) == torch.float32 and is_filled
 
 
@@ -47,19 +42,6 @@ def decode(
     lead, row = minimum.shape[:-1], prod(sizes)
     count = prod(lead) * row
     flat = DECODE(planes.flatten(1), minimum.flatten(), step.flatten(), layout.group, count, dtype, [])
-    return layout.of_rows(flat.view(*lead, row), sizes)
-
-
-def encode_bools(x: Tensor, layout: GroupLayout) -> list[Tensor]:
-    """Bools, a bit each: uint8 [*lead, bytes]."""
-    rows = layout.rows(x)
-    return [torch.ops.actfit.pack_bools(rows.flatten()).view(*rows.shape[:-1], -1)]
-
-
-def decode_bools(packed: Tensor, layout: GroupLayout, sizes: list[int]) -> Tensor:
-    """The tensor of `encode_bools`."""
-    lead, row = packed.shape[:-1], prod(sizes)
-    flat = torch.ops.actfit.unpack_bools(packed.flatten(), prod(lead) * row)
     return layout.of_rows(flat.view(*lead, row), sizes)
 
 

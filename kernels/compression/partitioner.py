@@ -76,7 +76,6 @@ class CodedPartitioner:
     """
 
     smallest: int | None = None  # least elements of a tensor with codes; None: the default
-    direct: bool = False  # whether the graphs run without code generation
 
     def __init__(self, method: EveryTensor) -> None:
         self.method = method
@@ -102,7 +101,7 @@ class CodedPartitioner:
                 f"plan must be of this model, got one without {min(sites)!r}; plan anew by"
                 " make_plan(model, inputs, budget, compiled=True)"
             )
-        put_codes(forward, backward, cut, self.method.rounding, self.direct)
+        put_codes(forward, backward, cut, self.method.rounding)
 
     def uuid(self) -> str:
         """The key of this partitioner in Inductor's caches: its method, and a hash of this package's source."""

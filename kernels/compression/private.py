@@ -99,10 +99,10 @@ def settings(operations: int) -> dict[str, int | bool]:
     return {limit: operations, "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory": False}
 
 
-def uniform(like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform(like: Tensor) -> Tensor:
     """Uniform numbers from [0, 1) in Inductor's operations: its passes that replace torch.rand have already run."""
     if private.inductor_config.fallback_random:
-        return torch.rand_like(like, dtype=dtype)
+        return torch.rand_like(like, dtype=torch.float32)
     seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
     numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
     return numbers

@@ -9,7 +9,7 @@ from torch import SymInt, Tensor, fx
 from kernels.compression import codes, opaque, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import Cut, module_of, operation_of
-from kernels.compression.decoding import Decoder, decode_once, decode_where_used
+from kernels.compression.decoding import Decoder, decode_where_used
 from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
 from kernels.compression.layout import hint
@@ -32,29 +32,21 @@ class Graphs(NamedTuple):
 Traced = dict[tuple[str, Bits | Groups], Graphs]
 
 
-def put_codes(
-    forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str, direct: bool = False
-) -> None:
-    """Encode in the forward graph and decode in the backward graph, so that codes cross.
-
-    direct: by our own kernels on all devices, for graphs that run without code generation.
-    """
+def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+    """Encode in the forward graph and decode in the backward graph, so that codes cross."""
     crossing: list[fx.Node] = []
     decoders: dict[fx.Node, Decoder] = {}
     traced: Traced = {}
     coded = cut.coded
     for node, placeholder in cut.pairs.items():
         if node in coded:
-            graphs = _graphs(node.meta["val"], coded[node], rounding, traced, direct)
+            graphs = _graphs(node.meta["val"], coded[node], rounding, traced)
             encoded, received = _encoded(forward, backward, node, placeholder, graphs.encoding)
             decoders[placeholder] = Decoder(received, graphs.decoding, graphs.joining)
             crossing += encoded
         else:
             crossing.append(node)
-    if direct:
-        decode_once(backward.graph, decoders)
-    else:
-        work_in_parts(backward.graph, decode_where_used(backward.graph, decoders, set(cut.pairs.values())))
+    work_in_parts(backward.graph, decode_where_used(backward.graph, decoders, set(cut.pairs.values())))
     let_cross(forward, backward, cut.outputs, crossing)
 
 
@@ -102,7 +94,7 @@ def _encoded(
     Encoding right away would save no memory, and Inductor may fuse encoding with the last use.
     """
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
-    encoded = inline(forward.graph, encoding, [node], _after_last_use(node), names)
+    encoded = inline(forward.graph, encoding, [node], after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
         crossing = [backward.graph.placeholder(sent.name) for sent in encoded]
     for sent, received in zip(encoded, crossing, strict=True):
@@ -111,11 +103,11 @@ def _encoded(
     return encoded, crossing
 
 
-def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced, direct: bool) -> Graphs:
+def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:
     """The graphs, shared by like tensors: tracing takes longer than all else here."""
     key = (str((value.shape, value.stride(), value.dtype, value.device)), form)
     if key not in traced:
-        encode, decode, join = _functions(value, form, rounding, direct)
+        encode, decode, join = _functions(value, form, rounding)
         encoding = private.trace(encode, value)
         decoding = private.trace(decode, *_results(encoding))
         traced[key] = Graphs(encoding, decoding, None if join is None else private.trace(join, *_results(decoding)))
@@ -127,11 +119,11 @@ def _results(traced: fx.GraphModule) -> list[Tensor]:
     return [node.meta["val"] for node in output.args[0]]
 
 
-def _functions(value: Tensor, form: Bits | Groups, rounding: str, direct: bool) -> Functions:
+def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> Functions:
     """Functions that encode, decode and join, each from tensors to a list of tensors."""
     layout, sizes = form.layout, form.layout.sizes(value)
-    if opaque.suits(value, layout, direct) and (direct or isinstance(form, Groups)):
-        return *_opaque(value.dtype, form, rounding, sizes, direct), None
+    if isinstance(form, Groups) and opaque.suits(value, layout):
+        return *_opaque(value.dtype, form, rounding, sizes), None
 
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
@@ -171,19 +163,11 @@ def _kept(parts: Tensor, groups: int) -> Tensor:
     return private.in_memory(flat).unflatten(0, lead)
 
 
-def _opaque(
-    dtype: torch.dtype, form: Bits | Groups, rounding: str, sizes: list[int], direct: bool
-) -> tuple[Function, Function]:
+def _opaque(dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]) -> tuple[Function, Function]:
     """How to encode and decode by our own kernels."""
-    if isinstance(form, Bits):
-        return (
-            lambda x: opaque.encode_bools(x, form.layout),
-            lambda packed: [opaque.decode_bools(packed, form.layout, sizes)],
-        )
-    uniform = torch.rand_like if direct else private.uniform
 
     def encode(x: Tensor) -> list[Tensor]:
-        noise = uniform(x, dtype=torch.float32) if rounding == "stochastic" else None
+        noise = private.uniform(x) if rounding == "stochastic" else None
         return opaque.encode(x, form.layout, form.bits, noise)
 
     def decode(minimum: Tensor, step: Tensor, planes: Tensor) -> list[Tensor]:
@@ -201,7 +185,7 @@ def _is_written_first(x: Tensor) -> bool:
     return x.device.type == "cpu" and not any(isinstance(size, SymInt) for size in (*x.shape, *x.stride()))
 
 
-def _after_last_use(node: fx.Node) -> fx.Node:
+def after_last_use(node: fx.Node) -> fx.Node:
     """The operation right after the node's last use, apart from the output."""
     order = {operation: place for place, operation in enumerate(node.graph.nodes)}
     last = max((user for user in node.users if user.op != "output"), key=order.__getitem__, default=node)

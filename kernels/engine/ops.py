@@ -9,7 +9,6 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
     decode_groups                      decoding of groups of neighbours
     encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
-    pack_bools, unpack_bools           flat bools, a bit each
     rectify, rectify_backward          ReLU by one bit
 
 Each op runs its namesake in `launch`, `launch_codes` or `launch_sides` where Triton kernels take the tensor, else in
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import host, launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
+from kernels.engine import launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
 from kernels.engine.backend import runs_triton
 from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.elements import allocate
@@ -95,7 +94,7 @@ def _decode(planes: Tensor, *others: Any) -> Tensor:
     return values
 
 
-def _decode_groups(
+def decode_groups(
     planes: Tensor,
     minimum: Tensor,
     scale: Tensor,
@@ -115,7 +114,7 @@ def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
-def _encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
+def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
     if noise is not None and noise.numel() != x.numel():
         raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
     run = launch_codes if runs_triton(x) else reference_codes
@@ -143,14 +142,6 @@ def _encode_sides_fake(x: Tensor, inside: Tensor, group_size: int, bits: int) ->
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     return _planes_like(x, bits), *ends, x.new_empty(groups, dtype=torch.uint8)
-
-
-def _pack_bools(x: Tensor) -> Tensor:
-    return host.pack(x, 1)[0]
-
-
-def _unpack_bools(packed: Tensor, count: int) -> Tensor:
-    return host.unpack(packed[None], count).view(torch.bool)
 
 
 def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
@@ -189,7 +180,7 @@ _OPS: dict[str, Op] = {
     "encode_groups": (
         "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits)"
         " -> (Tensor, Tensor, Tensor)",
-        _encode_groups,
+        encode_groups,
         _encode_groups_fake,
     ),
     "encode_sides": (
@@ -214,14 +205,8 @@ _OPS: dict[str, Op] = {
     "decode_groups": (
         "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype,"
         " Tensor[] after) -> Tensor",
-        _decode_groups,
+        decode_groups,
         lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
-    ),
-    "pack_bools": ("(Tensor x) -> Tensor", _pack_bools, lambda x: _planes_like(x, 1)[0]),
-    "unpack_bools": (
-        "(Tensor packed, SymInt count) -> Tensor",
-        _unpack_bools,
-        lambda packed, count: packed.new_empty(count, dtype=torch.bool),
     ),
     "rectify": (
         "(Tensor x, float slope) -> (Tensor, Tensor)",
@@ -242,10 +227,3 @@ for _name, (_schema, _run, _fake) in _OPS.items():
     torch.library.define(f"actfit::{_name}", _schema, tags=_STRIDES)
     torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
     torch.library.register_fake(f"actfit::{_name}", _fake)
-
-_IMPLEMENTATIONS = {getattr(torch.ops.actfit, name).default: run for name, (_, run, _) in _OPS.items()}
-
-
-def implementation(target: Any) -> Any:
-    """The function that runs one of these ops, called without PyTorch's dispatcher; other targets as they are."""
-    return _IMPLEMENTATIONS.get(target, target)

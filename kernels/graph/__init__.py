@@ -5,8 +5,8 @@
     print(handle)
     handle.remove()
 
-`units` finds the parts of a model that are captured, `capture` captures their calls, `exact` and
-`kernels.compression.partitioner` cut the graphs, and `execute` runs them by PyTorch's own kernels.
+`units` finds the parts of a model that are captured, `capture` captures their calls, `partition` cuts the graphs,
+`codes` writes codes into them, and `execute` runs them by PyTorch's own kernels.
 """
 
 from typing import TYPE_CHECKING
@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "compress"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, ("handle",))
+    __getattr__, __dir__ = lazily(__name__, {"handle": __all__})

@@ -11,10 +11,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from kernels.compression.partitioner import CodedPartitioner
 from kernels.graph import private
-from kernels.graph.exact import ExactPartitioner
 from kernels.graph.execute import Run, execute
+from kernels.graph.partition import Partitioner
 from kernels.methods.every_tensor import EveryTensor
 
 
@@ -40,11 +39,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
-        if self.bits is None:
-            self.partition: CodedPartitioner | ExactPartitioner = ExactPartitioner()
-        else:
-            self.partition = CodedPartitioner(EveryTensor(self.bits, self.rounding))
-            self.partition.direct = True
+        self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
         self._backend = private.backend(self.partition, self._execute)
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ multiply-adds, so that each operation rounds as it does in the reference.
 import triton
 import triton.language as tl
 
+from kernels.engine.templates.planes import load_planes
 from kernels.engine.templates.runs import load_runs, store_planes_of_runs
 
 
@@ -67,6 +68,30 @@ def encode_groups_kernel(
     place += load_runs(noise_ptr, run, n, WHOLE, RUN) if NOISE else 0.5
     code = tl.minimum(tl.maximum(place, 0.0), (1 << BITS) - 1.0).to(tl.int32)  # of NaN and 0, maximum is 0
     store_planes_of_runs(planes_ptr, code if WHOLE else tl.where(inside, code, 0), run, n, WHOLE, BITS, RUN)
+
+
+@triton.jit
+def decode_groups_kernel(
+    planes_ptr, minimum_ptr, scale_ptr, values_ptr, n,
+    BITS: tl.constexpr, GROUP: tl.constexpr, LARGEST: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """code * scale + minimum of n neighbours in groups of GROUP, a multiple of 8; clamped to LARGEST, if it is not 0.
+
+    A row is eight elements, ROWS of them a program. WIDE: elements are counted in 64 bits, which are divided slowly.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    first = row if WIDE else row.to(tl.int32)
+    group = first // (GROUP // 8)
+    is_there = row * 8 < n
+    minimum = tl.load(minimum_ptr + group, mask=is_there, other=0.0).to(tl.float32)
+    scale = tl.load(scale_ptr + group, mask=is_there, other=0.0).to(tl.float32)
+    code = load_planes(planes_ptr, row, k, n, (n + 7) // 8, BITS).to(tl.float32)
+    value = code * scale[:, None] + minimum[:, None]
+    if LARGEST != 0:  # the last code may be above the largest number of the type; NaN stays
+        value = tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
+    tl.store(values_ptr + at, value, mask=at < n)
 
 
 @triton.jit

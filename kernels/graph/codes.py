@@ -1,0 +1,137 @@
+"""Codes in the graphs of a block that run operation by operation: each is one call, without PyTorch's dispatcher."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor, fx
+
+from kernels.compression.cut import Cut
+from kernels.compression.decoding import move_results
+from kernels.compression.forms import Bits, Groups
+from kernels.compression.nodes import is_mutable, origin
+from kernels.compression.splice import after_last_use, let_cross
+from kernels.engine import dense, host
+
+Shape = Sequence[int] | Tensor  # sizes, or where these change a tensor without elements that has one dimension more
+
+
+def encode(x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool) -> tuple[Tensor, ...]:
+    """Planes, minima and scales of a tensor whose dimensions are in `order` by descending stride; at last its carrier.
+
+    The carrier has the sizes of x and no elements: backward needs them where they change from step to step.
+    """
+    flat = _flat(x, order)
+    noise = torch.rand(flat.shape, device=x.device) if stochastic else None
+    return (*dense.encode(flat, noise, group, bits), x.new_empty((*x.shape, 0)))
+
+
+def decode(
+    planes: Tensor, minimum: Tensor, scale: Tensor, shape: Shape, order: Sequence[int], group: int, dtype: torch.dtype
+) -> Tensor:
+    """The tensor of `encode`."""
+    sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
+    return _shaped(dense.decode(planes, minimum, scale, group, prod(sizes), dtype), sizes, order)
+
+
+def pack(x: Tensor, order: Sequence[int]) -> tuple[Tensor, ...]:
+    """Bools, a bit each, uint8 [bytes]; and the carrier."""
+    return host.pack(_flat(x, order), 1)[0], x.new_empty((*x.shape, 0))
+
+
+def unpack(packed: Tensor, shape: Shape, order: Sequence[int]) -> Tensor:
+    """The tensor of `pack`."""
+    sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
+    return _shaped(host.unpack(packed[None], prod(sizes)).view(torch.bool), sizes, order)
+
+
+def _flat(x: Tensor, order: Sequence[int]) -> Tensor:
+    return (x if _is_ascending(order) else x.permute(*order)).reshape(-1)
+
+
+def _shaped(flat: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
+    if _is_ascending(order):
+        return flat.view(sizes)
+    back = [order.index(dim) for dim in range(len(order))]
+    return flat.view([sizes[dim] for dim in order]).permute(back)
+
+
+def _is_ascending(order: Sequence[int]) -> bool:
+    return list(order) == sorted(order)
+
+
+def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+    """Encode after the last use in forward, and decode once in backward, right before the first use."""
+    crossing: list[fx.Node] = []
+    coded = cut.coded
+    if not any(is_mutable(node) for node in backward.graph.nodes):
+        move_results(backward.graph, {})
+    for node, placeholder in cut.pairs.items():
+        if node not in coded:
+            crossing.append(node)
+            continue
+        form, carries = coded[node], any(isinstance(size, SymInt) for size in node.meta["val"].shape)
+        order = form.layout.order
+        if isinstance(form, Bits):
+            sent = _sent(forward.graph, node, pack, (order,), 1, carries)
+        else:
+            options = (order, form.layout.group, form.bits, rounding == "stochastic")
+            sent = _sent(forward.graph, node, encode, options, 3, carries)
+        crossing += sent
+        _receive(backward.graph, placeholder, sent, node, form, carries)
+    let_cross(forward, backward, cut.outputs, crossing)
+
+
+def _sent(
+    graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options: Sequence[Any], count: int, carries: bool
+) -> list[fx.Node]:
+    """Encode a node; the results that cross."""
+    with graph.inserting_before(after_last_use(node)):
+        made = graph.call_function(function, (node, *options))
+        places = [*range(count), *([count] if carries else [])]
+        sent = [graph.call_function(_item, (made, place)) for place in places]
+    results = _fake(function, node.meta["val"], options)
+    made.meta = {**origin(node), "val": results}
+    for result, place in zip(sent, places, strict=True):
+        result.meta = {**origin(node), "val": results[place]}
+    return sent
+
+
+def _item(made: tuple[Tensor, ...], place: int) -> Tensor:
+    return made[place]
+
+
+def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -> tuple[Tensor, ...]:
+    """The results' metadata: sizes and types, on fake tensors."""
+    count = value.numel()
+    planes = (count + 7) // 8
+    carrier = value.new_empty((*value.shape, 0))
+    if function is pack:
+        return value.new_empty(planes, dtype=torch.uint8), carrier
+    _, group, bits, _ = options
+    ends = [value.new_empty((count + group - 1) // group, dtype=torch.bfloat16) for _ in range(2)]
+    return value.new_empty((bits, planes), dtype=torch.uint8), *ends, carrier
+
+
+def _receive(
+    graph: fx.Graph, placeholder: fx.Node, sent: list[fx.Node], node: fx.Node, form: Bits | Groups, carries: bool
+) -> None:
+    """Replace a placeholder by those of its codes, decoded before the first use."""
+    value, order = node.meta["val"], form.layout.order
+    with graph.inserting_before(placeholder):
+        received = [graph.placeholder(f"{placeholder.name}_{number}") for number in range(len(sent))]
+    for there, here in zip(sent, received, strict=True):
+        here.meta["val"] = there.meta["val"]
+    if placeholder.users:
+        places = {user: place for place, user in enumerate(graph.nodes)}
+        first = min(placeholder.users, key=places.__getitem__)
+        codes, shape = (received[:-1], received[-1]) if carries else (received, tuple(value.shape))
+        with graph.inserting_before(first):
+            if isinstance(form, Bits):
+                decoded = graph.call_function(unpack, (*codes, shape, order))
+            else:
+                decoded = graph.call_function(decode, (*codes, shape, order, form.layout.group, value.dtype))
+        decoded.meta = {"val": value}
+        placeholder.replace_all_uses_with(decoded)
+    graph.erase_node(placeholder)

@@ -1,0 +1,93 @@
+"""How the joint graph of a block is cut: what backward computes again, and what is saved, in what form."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from kernels.compression.crossing import Graph
+from kernels.compression.cut import Cut, cut_of, pairs_of, site_names
+from kernels.compression.forms import SMALLEST, Bits, Form, Whole
+from kernels.compression.layout import hint, layout_of
+from kernels.compression.nodes import is_drawn, is_product
+from kernels.compression.splice import crossings
+from kernels.graph import private
+from kernels.graph.codes import put_codes
+from kernels.methods.every_tensor import EveryTensor
+
+aten = torch.ops.aten
+# As dear as products, or not the same each time: sums in an order that varies, sorting, scans, rows of large tables.
+DEAR = frozenset(
+    [
+        *(aten.sort, aten.topk, aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.unique_consecutive, aten.nonzero),
+        *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex, aten.embedding),
+    ]
+)
+
+
+class Partitioner:
+    """Cuts a joint graph so that backward computes cheap operations again from as few saved bytes as possible.
+
+    Products, attention, random draws and what is not PyTorch's own are computed once. Bools are saved as bits. An
+    operation that is computed again has the same inputs and so the same result: that is exact. With a method, the
+    tensors that are saved then are coded, too, but those that backward needs exactly.
+
+    Attributes
+    ----------
+    method
+        Bits and rounding of codes; None: exact.
+    graphs
+        What each graph saves, in the order in which they were cut.
+    smallest
+        The least number of elements of a tensor with codes.
+    """
+
+    smallest: int = SMALLEST
+
+    def __init__(self, method: EveryTensor | None = None) -> None:
+        self.method = method
+        self.graphs: list[Graph] = []
+
+    def __call__(
+        self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The forward and the backward graph."""
+        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
+        outputs = options["num_fwd_outputs"]
+        if self.method is None:
+            cut = self._exact(forward.graph, backward.graph, outputs)
+        else:
+            static = frozenset(options.get("static_lifetime_input_indices") or ())
+            cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
+        rounding = "nearest" if self.method is None else self.method.rounding
+        put_codes(forward, backward, cut, rounding)
+        self.graphs.append(Graph(tuple(crossings(cut, rounding))))
+        return forward, backward
+
+    def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
+        (last,) = forward.find_nodes(op="output")
+        pairs, names = pairs_of(last.args[0][outputs:], backward), site_names(forward)
+        tensors = [node for node in pairs if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
+        return Cut(outputs, pairs, {node: self._form(node) for node in tensors}, {node: names[node] for node in tensors})
+
+    def _form(self, node: fx.Node) -> Form:
+        value: Tensor = node.meta["val"]
+        if value.dtype != torch.bool:
+            return Whole("exact")
+        if hint(value.numel()) < self.smallest:
+            return Whole(f"fewer than {self.smallest} elements")
+        layout = layout_of(value)
+        return Whole(layout) if isinstance(layout, str) else Bits(layout)
+
+
+def is_dear(node: fx.Node) -> bool:
+    """Whether backward must not compute it again."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    if not private.is_overload(node.target):
+        return private.is_higher_order(node.target)
+    if node.target.namespace not in ("aten", "prims"):
+        return True
+    return is_product(node) or is_drawn(node) or node.target.overloadpacket in DEAR
