@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import getitem
 from typing import Any
 
 import torch
@@ -17,14 +18,16 @@ from kernels.engine import dense, host
 Shape = Sequence[int] | Tensor  # sizes, or where these change a tensor without elements that has one dimension more
 
 
-def encode(x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool) -> tuple[Tensor, ...]:
-    """Planes, minima and scales of a tensor whose dimensions are in `order` by descending stride; at last its carrier.
+def encode(
+    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, carries: bool
+) -> tuple[Tensor, ...]:
+    """Planes, minima and scales of a tensor whose dimensions are in `order` by descending stride.
 
-    The carrier has the sizes of x and no elements: backward needs them where they change from step to step.
+    carries: a tensor without elements that has the sizes of x comes last; backward needs them where they change.
     """
     flat = _flat(x, order)
     noise = torch.rand(flat.shape, device=x.device) if stochastic else None
-    return (*dense.encode(flat, noise, group, bits), x.new_empty((*x.shape, 0)))
+    return (*dense.encode(flat, noise, group, bits), *_carrier(x, carries))
 
 
 def decode(
@@ -35,15 +38,19 @@ def decode(
     return _shaped(dense.decode(planes, minimum, scale, group, prod(sizes), dtype), sizes, order)
 
 
-def pack(x: Tensor, order: Sequence[int]) -> tuple[Tensor, ...]:
-    """Bools, a bit each, uint8 [bytes]; and the carrier."""
-    return host.pack(_flat(x, order), 1)[0], x.new_empty((*x.shape, 0))
+def pack(x: Tensor, order: Sequence[int], carries: bool) -> tuple[Tensor, ...]:
+    """Bools, a bit each, uint8 [bytes]; `carries` as in `encode`."""
+    return host.pack(_flat(x, order), 1)[0], *_carrier(x, carries)
 
 
 def unpack(packed: Tensor, shape: Shape, order: Sequence[int]) -> Tensor:
     """The tensor of `pack`."""
     sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
     return _shaped(host.unpack(packed[None], prod(sizes)).view(torch.bool), sizes, order)
+
+
+def _carrier(x: Tensor, carries: bool) -> list[Tensor]:
+    return [x.new_empty((*x.shape, 0))] if carries else []
 
 
 def _flat(x: Tensor, order: Sequence[int]) -> Tensor:
@@ -74,44 +81,37 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
         form, carries = coded[node], any(isinstance(size, SymInt) for size in node.meta["val"].shape)
         order = form.layout.order
         if isinstance(form, Bits):
-            sent = _sent(forward.graph, node, pack, (order,), 1, carries)
+            sent = _sent(forward.graph, node, pack, (order, carries))
         else:
-            options = (order, form.layout.group, form.bits, rounding == "stochastic")
-            sent = _sent(forward.graph, node, encode, options, 3, carries)
+            options = (order, form.layout.group, form.bits, rounding == "stochastic", carries)
+            sent = _sent(forward.graph, node, encode, options)
         crossing += sent
         _receive(backward.graph, placeholder, sent, node, form, carries)
     let_cross(forward, backward, cut.outputs, crossing)
 
 
-def _sent(
-    graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options: Sequence[Any], count: int, carries: bool
-) -> list[fx.Node]:
+def _sent(graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options: Sequence[Any]) -> list[fx.Node]:
     """Encode a node; the results that cross."""
     with graph.inserting_before(after_last_use(node)):
         made = graph.call_function(function, (node, *options))
-        places = [*range(count), *([count] if carries else [])]
-        sent = [graph.call_function(_item, (made, place)) for place in places]
-    results = _fake(function, node.meta["val"], options)
+        results = _fake(function, node.meta["val"], options)
+        sent = [graph.call_function(getitem, (made, place)) for place in range(len(results))]
     made.meta = {**origin(node), "val": results}
-    for result, place in zip(sent, places, strict=True):
-        result.meta = {**origin(node), "val": results[place]}
+    for node_of_result, result in zip(sent, results, strict=True):
+        node_of_result.meta = {**origin(node), "val": result}
     return sent
-
-
-def _item(made: tuple[Tensor, ...], place: int) -> Tensor:
-    return made[place]
 
 
 def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -> tuple[Tensor, ...]:
     """The results' metadata: sizes and types, on fake tensors."""
     count = value.numel()
     planes = (count + 7) // 8
-    carrier = value.new_empty((*value.shape, 0))
+    carrier = _carrier(value, options[-1])
     if function is pack:
-        return value.new_empty(planes, dtype=torch.uint8), carrier
-    _, group, bits, _ = options
+        return value.new_empty(planes, dtype=torch.uint8), *carrier
+    _, group, bits, *_ = options
     ends = [value.new_empty((count + group - 1) // group, dtype=torch.bfloat16) for _ in range(2)]
-    return value.new_empty((bits, planes), dtype=torch.uint8), *ends, carrier
+    return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *carrier
 
 
 def _receive(
@@ -120,8 +120,9 @@ def _receive(
     """Replace a placeholder by those of its codes, decoded before the first use."""
     value, order = node.meta["val"], form.layout.order
     with graph.inserting_before(placeholder):
-        received = [graph.placeholder(f"{placeholder.name}_{number}") for number in range(len(sent))]
+        received = [graph.placeholder(f"{placeholder.name}_code") for _ in sent]
     for there, here in zip(sent, received, strict=True):
+        here.target = here.name  # generated code takes it by its target, which nothing keeps unique
         here.meta["val"] = there.meta["val"]
     if placeholder.users:
         places = {user: place for place, user in enumerate(graph.nodes)}
