@@ -5,7 +5,7 @@ tensors of the same kind is launched again as it is: Triton's own launch looks a
 microseconds of the host's time.
 """
 
-from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -21,9 +21,61 @@ from kernels.engine.launch_codes import EXACT, NARROW, RUNS, run_of
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import WARPS
 
-_launched: dict[tuple[Any, ...], Any] = {}  # compiled kernels by all that they were compiled for
-
 Codes = tuple[Tensor, Tensor, Tensor]
+
+_runs_triton = cache(lambda device: backend(device) != "torch")
+_is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
+
+
+def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
+    """Bit planes, uint8 [bits, bytes], minima and scales, bfloat16 [groups], of a flat contiguous tensor.
+
+    noise: float32 in [0, 1), of the shape of x, for stochastic rounding; None: to the nearest.
+    """
+    count = x.numel()
+    launch = _encoding(count, x.dtype, x.device, group, bits, noise is not None)
+    if launch is None:
+        codes: Codes = ops.encode_groups(x, noise, group, 1, count, bits)
+        return codes
+    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+    groups = -(-count // group)
+    minimum, scale = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    launch(x, x if noise is None else noise, minimum, scale, planes)
+    return planes, minimum, scale
+
+
+def decode(planes: Tensor, minimum: Tensor, scale: Tensor, group: int, count: int, dtype: torch.dtype) -> Tensor:
+    """The flat tensor of `encode`, `count` elements of the type."""
+    launch = _decoding(count, dtype, planes.device, group, len(planes))
+    if launch is None:
+        values: Tensor = ops.decode_groups(planes, minimum, scale, group, count, dtype, ())
+        return values
+    values = planes.new_empty(count, dtype=dtype)
+    launch(planes, minimum, scale, values)
+    return values
+
+
+class Launch:
+    """The launch of a kernel on so many elements, which differs from call to call in its tensors alone.
+
+    The kernel's arguments are the tensors, the count and the constants, in this order.
+    """
+
+    def __init__(self, kernel: Any, programs: int, count: int, **constants: Any) -> None:
+        self.kernel, self.grid, self.count, self.constants = kernel, (programs, 1, 1), count, constants
+        self.others = (count, *constants.values())
+        self.compiled: dict[tuple[bool, ...], Any] = {}  # by which of the tensors begin at a multiple of 16 bytes
+
+    def __call__(self, *tensors: Tensor) -> None:
+        aligned = tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        with nullcontext() if _is_alone() else device_of(tensors[0]):
+            compiled = self.compiled.get(aligned)
+            if compiled is not None:
+                compiled[self.grid](*tensors, *self.others)
+                return
+            compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, num_warps=WARPS, **EXACT)
+            if not interpreting():
+                self.compiled[aligned] = compiled
 
 
 @cache
@@ -33,59 +85,28 @@ def _kernels() -> ModuleType:
     return groups
 
 
-_backend = cache(backend)
-
-
-def _runs_triton(x: Tensor, dtype: torch.dtype) -> bool:
-    return dtype != torch.float64 and _backend(x.device) != "torch"
-
-
-def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
-    """Bit planes, uint8 [bits, bytes], minima and scales, bfloat16 [groups], of a flat contiguous tensor."""
-    run = run_of(x.dtype)
-    suits = group & (group - 1) == 0 and run <= group <= run * RUNS
-    if not (x.numel() and suits and _runs_triton(x, x.dtype)):
-        codes: Codes = ops.encode_groups(x, noise, group, 1, x.numel(), bits)
-        return codes
-    count = x.numel()
-    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
-    minimum, scale = (x.new_empty(-(-count // group), dtype=torch.bfloat16) for _ in range(2))
+@cache
+def _encoding(
+    count: int, dtype: torch.dtype, device: torch.device, group: int, bits: int, noise: bool
+) -> Launch | None:
+    """None where one kernel does not encode: float64, groups that are no power of 2, devices without Triton."""
+    run = run_of(dtype)
+    suits = dtype != torch.float64 and group & (group - 1) == 0 and run <= group <= run * RUNS
+    if not (count and suits and _runs_triton(device)):
+        return None
     runs = max(rows_a_program(count, run, RUNS), group // run)
-    constants = {
-        "NOISE": noise is not None, "WHOLE": count % run == 0,
-        "BITS": bits, "GROUP": group, "RUN": run, "RUNS": runs,
-    }  # fmt: skip
-    tensors = [x, x if noise is None else noise, minimum, scale, planes]
-    _launch(_kernels().encode_groups_kernel, -(-count // (run * runs)), tensors, count, constants)
-    return planes, minimum, scale
+    return Launch(
+        _kernels().encode_groups_kernel, -(-count // (run * runs)), count,
+        NOISE=noise, WHOLE=count % run == 0, BITS=bits, GROUP=group, RUN=run, RUNS=runs,
+    )  # fmt: skip
 
 
-def decode(planes: Tensor, minimum: Tensor, scale: Tensor, group: int, count: int, dtype: torch.dtype) -> Tensor:
-    """The flat tensor of `encode`, `count` elements of the type."""
-    if not (count and _runs_triton(planes, dtype)):
-        values: Tensor = ops.decode_groups(planes, minimum, scale, group, count, dtype, ())
-        return values
-    values = planes.new_empty(count, dtype=dtype)
-    rows = rows_a_program(count)
-    constants = {
-        "BITS": len(planes), "GROUP": group, "LARGEST": LARGEST_HALF if dtype == torch.float16 else 0,
-        "WIDE": count > NARROW, "ROWS": rows,
-    }  # fmt: skip
-    tensors = [planes, minimum, scale, values]
-    _launch(_kernels().decode_groups_kernel, -(-count // (8 * rows)), tensors, count, constants)
-    return values
-
-
-def _launch(kernel: Any, programs: int, tensors: Sequence[Tensor], count: int, constants: dict[str, Any]) -> None:
-    """Launch a kernel whose arguments are the tensors, the count and the constants, in this order."""
-    first = tensors[0]
-    aligned = tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-    key = (kernel, first.device, count, aligned, *(tensor.dtype for tensor in tensors), *constants.values())
-    with device_of(first):
-        compiled = _launched.get(key)
-        if compiled is not None:
-            compiled[(programs, 1, 1)](*tensors, count, *constants.values())
-            return
-        compiled = kernel[(programs,)](*tensors, count, **constants, num_warps=WARPS, **EXACT)
-        if compiled is not None and not interpreting():
-            _launched[key] = compiled
+@cache
+def _decoding(count: int, dtype: torch.dtype, device: torch.device, group: int, bits: int) -> Launch | None:
+    if not (count and dtype != torch.float64 and group % 8 == 0 and _runs_triton(device)):
+        return None
+    rows, largest = rows_a_program(count), LARGEST_HALF if dtype == torch.float16 else 0
+    return Launch(
+        _kernels().decode_groups_kernel, -(-count // (8 * rows)), count,
+        BITS=bits, GROUP=group, LARGEST=largest, WIDE=count > NARROW, ROWS=rows,
+    )  # fmt: skip
