@@ -89,12 +89,11 @@ def _private(name: str) -> Any:
 @cache
 def check_release() -> None:
     """Warn of a release of PyTorch that is newer than all that were tested; raise KernelError for one too old."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < OLDEST:
+    if release() < OLDEST:
         raise KernelError(
             f"torch must be {_text(OLDEST)} or newer, got {torch.__version__}; pip install 'torch>={_text(OLDEST)}'"
         )
-    if release > LATEST:
+    if release() > LATEST:
         warnings.warn(
             f"actfit was tested with torch up to {_text(LATEST)}, not with {torch.__version__}, which is tried; if"
             f" something fails: pip install 'torch=={_text(LATEST)}.*'",
@@ -102,8 +101,13 @@ def check_release() -> None:
         )
 
 
-def _text(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))
+def release() -> tuple[int, ...]:
+    """The two first numbers of PyTorch's version."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 class DispatchMode:
