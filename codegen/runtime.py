@@ -144,7 +144,7 @@ class Elementwise:
                 from codegen.fused import fuse  # sympy takes a second to import
                 from codegen.operations import CLAMP_PASSES
 
-                CLAMP_PASSES.set(clamp_passes_at_ends())
+                CLAMP_PASSES.set(clamp_passes_at_ends())  # the same in the whole process
                 recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
                 # Without modes numbers in tensors can be read while torch.compile is running.
                 with private.disable_current_modes(), torch.enable_grad():
