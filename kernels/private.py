@@ -37,7 +37,6 @@ NAMES = {
     "OpOverloadPacket": "torch._ops.OpOverloadPacket",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
-    "are_functorch_transforms_active": "torch._C._are_functorch_transforms_active",
     "get_tracing_state": "torch._C._get_tracing_state",
     "TracingContext": "torch._guards.TracingContext",
     "DisableTorchFunction": "torch._C.DisableTorchFunction",
@@ -160,6 +159,11 @@ def exporting() -> bool:
     if hasattr(torch.compiler, "_is_exporting_flag"):
         return bool(torch.compiler._is_exporting_flag)
     return bool(torch.compiler.is_exporting())
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active; Dynamo can follow this function."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def in_forward_ad() -> bool:
