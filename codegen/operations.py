@@ -5,6 +5,7 @@ the branch that holds is the one whose derivative torch's backward uses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 
@@ -23,6 +24,8 @@ from fitting.errors import InputError
 
 Operation = Callable[..., Expr]
 LARGEST_POWER = 64
+CLAMP_PASSES: ContextVar[bool] = ContextVar("clamp_passes", default=False)
+"""Whether the derivative of clamp is 1 at its ends, as torch's is up to 2.13; since 2.14 it is 0."""
 
 
 def _unary(function: Callable[[Expr], Expr]) -> Operation:
@@ -86,9 +89,10 @@ def _clamp(input: object, min: object = None, max: object = None) -> Expr:
         raise InputError("clamp must be given min, max or both, got none")
     if low is not None and high is not None and low > high:
         raise InputError(f"min must be at most max, got {min} and {max}")
+    outside = below if CLAMP_PASSES.get() else at_most
     if high is not None:
-        result = select(compared(below, high, u), high, result)
-    return result if low is None else select(compared(below, u, low), low, result)
+        result = select(compared(outside, high, u), high, result)
+    return result if low is None else select(compared(outside, u, low), low, result)
 
 
 def _where(condition: object, input: object = None, other: object = None) -> Expr:

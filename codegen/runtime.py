@@ -27,6 +27,7 @@ from kernels.errors import KernelError
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.method import SavedBy
 from kernels.stock import transformed
+from kernels.torch_state import clamp_passes_at_ends
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()
@@ -141,7 +142,9 @@ class Elementwise:
         with _LOCK:
             if key not in self._programs:
                 from codegen.fused import fuse  # sympy takes a second to import
+                from codegen.operations import CLAMP_PASSES
 
+                CLAMP_PASSES.set(clamp_passes_at_ends())  # the same in the whole process
                 recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
                 # Without modes numbers in tensors can be read while torch.compile is running.
                 with private.disable_current_modes(), torch.enable_grad():

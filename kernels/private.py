@@ -37,7 +37,6 @@ NAMES = {
     "OpOverloadPacket": "torch._ops.OpOverloadPacket",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
-    "are_functorch_transforms_active": "torch._C._are_functorch_transforms_active",
     "get_tracing_state": "torch._C._get_tracing_state",
     "TracingContext": "torch._guards.TracingContext",
     "DisableTorchFunction": "torch._C.DisableTorchFunction",
@@ -92,12 +91,11 @@ def _private(name: str) -> Any:
 @cache
 def check_release() -> None:
     """Warn of a release of PyTorch that is newer than all that were tested; raise KernelError for one too old."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < OLDEST:
+    if release() < OLDEST:
         raise KernelError(
             f"torch must be {_text(OLDEST)} or newer, got {torch.__version__}; pip install 'torch>={_text(OLDEST)}'"
         )
-    if release > LATEST:
+    if release() > LATEST:
         warnings.warn(
             f"actfit was tested with torch up to {_text(LATEST)}, not with {torch.__version__}, which is tried; if"
             f" something fails: pip install 'torch=={_text(LATEST)}.*'",
@@ -105,8 +103,13 @@ def check_release() -> None:
         )
 
 
-def _text(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))
+def release() -> tuple[int, ...]:
+    """The two first numbers of PyTorch's version."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 class DispatchMode:
@@ -159,6 +162,11 @@ def exporting() -> bool:
     if hasattr(torch.compiler, "_is_exporting_flag"):
         return bool(torch.compiler._is_exporting_flag)
     return bool(torch.compiler.is_exporting())
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active; Dynamo can follow this function."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def in_forward_ad() -> bool:

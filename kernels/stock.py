@@ -48,6 +48,8 @@ STOCK: dict[str, Callable[..., Any]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
+# Compiled code within torch.func sees since torch 2.15 that a tensor requires a gradient; before, none seemed to.
+_GRADIENTS_SHOW = private.release() >= (2, 15)
 SAVES_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward
 
 
@@ -63,5 +65,5 @@ def transformed() -> bool:
     if private.exporting() or torch.jit.is_tracing():
         return True
     if torch.compiler.is_compiling():
-        return False
-    return bool(private.are_functorch_transforms_active() or private.in_forward_ad())
+        return _GRADIENTS_SHOW and private.in_transform()
+    return private.in_transform() or private.in_forward_ad()

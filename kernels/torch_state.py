@@ -27,6 +27,11 @@ def is_plain_type(x: Tensor) -> bool:
     return type(x) is Tensor or type(x) is nn.Parameter or type(x) is private.FakeTensor
 
 
+def clamp_passes_at_ends() -> bool:
+    """Whether the gradient of clamp is 1 at ends that are numbers, as up to torch 2.13; since 2.14 it is 0."""
+    return private.release() < (2, 14)
+
+
 def autocasts(kind: str) -> bool:
     """Whether a device type has autocast; meta has not. Up to torch 2.12 Dynamo cannot trace torch's own check."""
     return kind != "meta" and (torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind))

@@ -10,12 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
-    """A stand-in for pip fails as if no index answered; then it works."""
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+
+
+def set_up(folder: Path, environment: str) -> None:
+    """The files that make reads, and a stand-in for Python whose pip fails until there is a file `online`."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    python = tmp_path / ".venv" / "bin" / "python"
+        shutil.copy(ROOT / name, folder / name)
+    python = folder / environment / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
         "#!/bin/sh\n"
@@ -26,14 +28,19 @@ def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> N
         "esac\n"
     )
     python.chmod(0o755)
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MAKEFLAGS": ""}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
-    def make() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["make", "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
 
-    done = make()
+def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
+    """A stand-in for pip fails as if no index answered; then it works."""
+    set_up(tmp_path, ".venv")
+    done = make(tmp_path, "demo")
     assert done.returncode != 0
     assert done.stderr.splitlines()[0] == ("could not install; is there network? (what pip says: .venv/install.log)")
     assert "No matching distribution" not in done.stderr + done.stdout
@@ -41,7 +48,21 @@ def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> N
     assert not [*tmp_path.glob(".venv/ready-*")]
     assert not [*tmp_path.glob("*.png")]
     (tmp_path / "online").touch()
-    done = make()
+    done = make(tmp_path, "demo")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / ".venv" / "ready-demo").is_file()
     assert "ran -m fitting.fewbit --fn gelu --bits 3" in done.stdout
+
+
+def test_another_torch_has_an_environment_of_its_own(tmp_path: Path) -> None:
+    """With all other versions as ever, but Triton's: each release of PyTorch takes its own."""
+    set_up(tmp_path, ".venv-torch-2.14.1")
+    (tmp_path / "online").touch()
+    done = make(tmp_path, "test", "TORCH=2.14.1")
+    assert done.returncode == 0, done.stderr
+    assert "ran -m pytest" in done.stdout
+    assert not (tmp_path / ".venv").exists()
+    pins = (tmp_path / ".venv-torch-2.14.1" / "constraints.txt").read_text().splitlines()
+    ours = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [pin for pin in pins if pin not in ours] == ["torch==2.14.1"]
+    assert [pin.partition("==")[0] for pin in ours if pin not in pins] == ["torch", "triton"]

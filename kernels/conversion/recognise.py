@@ -91,10 +91,15 @@ def function(value: Any) -> Function | None:
 
 def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Function | None:
     """The catalogue's function that this call computes; None if it is not one of torch's, or works in place."""
-    if not _hashable(called) or called not in _TORCH:
+    try:
+        found = _TORCH.get(called)  # up to torch 2.9 Dynamo follows no hash()
+    except TypeError:  # an unhashable function of someone else's
         return None
-    name, names = _TORCH[called]
-    parameters = dict(zip(names, args[1:], strict=False)) | {
+    if found is None:
+        return None
+    name, names = found
+    given = args[1 : 1 + len(names)]
+    parameters = dict(zip(names[: len(given)], given, strict=True)) | {
         key: value for key, value in kwargs.items() if key != "input"
     }
     if parameters.pop("inplace", False) or len(args) - 1 > len(names) or set(parameters) - set(names):
@@ -112,14 +117,6 @@ def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Funct
 def names_in_torch() -> dict[str, str]:
     """The catalogue's names of torch's functions, by their names in torch."""
     return {called.__name__: name for called, (name, _) in _TORCH.items()}
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def describe(value: Any) -> str:

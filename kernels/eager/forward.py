@@ -57,7 +57,7 @@ class Untouched(Forwarding):
     """Replaces the forward of a module that is left as it is within a converted one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or private.are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or private.in_transform():
             return self.original(*args, **kwargs)
         with torch.autograd.graph.saved_tensors_hooks(*(outer_hooks() or (_same, _same))):
             return self.original(*args, **kwargs)
@@ -67,7 +67,7 @@ def _saves_as_it_is() -> bool:
     """True if no gradient is needed, or compiled code or a functorch transform saves."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return True
-    return bool(private.are_functorch_transforms_active())
+    return private.in_transform()
 
 
 def _same(x: Tensor) -> Tensor:

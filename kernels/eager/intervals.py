@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.host import where
+from kernels.torch_state import clamp_passes_at_ends
 
 ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "elu", "selu", "rnn_relu", "rnn_relu_cell")
 WITHIN_3 = ("hardswish", "hardsigmoid")
@@ -20,7 +21,7 @@ ENDS = {
     "clip": (("min", "max"), (-inf, inf)),
     "clamp_min": (("min",), (-inf, inf)),
 }
-ENDS_INSIDE = ("clamp", "clip", "clamp_min", "clamp_max")
+CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max")
 
 
 class Interval(NamedTuple):
@@ -48,7 +49,7 @@ class Interval(NamedTuple):
             return None
         if not all(isinstance(end, int | float) for end in (low, high)) or (low, high) == (-inf, inf):
             return None
-        return Interval(float(low), float(high), name in ENDS_INSIDE)
+        return Interval(float(low), float(high), name in CLAMPS and clamp_passes_at_ends())
 
     def has_one_end(self) -> bool:
         """Whether it is all numbers on one side of its end."""

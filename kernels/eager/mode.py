@@ -144,9 +144,7 @@ class Compressing(WithOuterHooks):
 
     def _is_seeing(self) -> bool:
         """Whether tensors that calls save reach the hooks of this object."""
-        return not (
-            self._busy or saving_hooks() != (self._pack, self._unpack) or private.are_functorch_transforms_active()
-        )
+        return not (self._busy or saving_hooks() != (self._pack, self._unpack) or private.in_transform())
 
     def _learn(self, result: Any) -> None:
         running = self._running[-1]
@@ -243,7 +241,7 @@ class Compressing(WithOuterHooks):
             return Constant(saved, version).checked() if self.outer is None else unpack(self.outer, saved)
         if isinstance(version, Shape):
             # Outer hooks want to unpack now: a checkpoint would run forward again, which no operator can do.
-            now = self.outer is not None or private.are_functorch_transforms_active()
+            now = self.outer is not None or private.in_transform()
             if not now and may_be_read_by_pieces(saved, version):
                 return Undecoded(saved, version, self._recent)
             version = version.geometry

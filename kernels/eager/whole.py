@@ -40,8 +40,8 @@ def watching() -> Iterator[dict[int, WholeTensor]]:
 
 
 def watch(x: Tensor, operation: str, reason: str) -> None:
-    """Record a tensor that is saved whole."""
-    for uncoded in _watched if is_plain(x) else ():
+    """Record a tensor that is saved whole, unless it is empty."""
+    for uncoded in _watched if is_plain(x) and x.numel() else ():
         uncoded.setdefault(storage_of(x), WholeTensor(operation, reason, x.untyped_storage().nbytes()))
 
 

@@ -159,7 +159,7 @@ def _inactive() -> bool:
     """Whether gradients are off, or a transform, a tracer, forward-mode AD or checkpointing is active."""
     return (  # runs at every operation that is not compiled
         not torch.is_grad_enabled()
-        or private.are_functorch_transforms_active()
+        or private.in_transform()
         or private.get_tracing_state() is not None
         or private.in_forward_ad()
         or _checkpointing()

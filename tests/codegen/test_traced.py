@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,6 +22,7 @@ from fitting.activations.functions import x as symbol
 from fitting.activations.grammar import parse
 from fitting.errors import InputError
 from kernels.stock import STOCK
+from kernels.torch_state import clamp_passes_at_ends
 from tests.codegen.emitted import EPS, POINTS, UNITS, Made, emitted, expected, functions
 from tests.codegen.run import module
 
@@ -33,6 +35,24 @@ def check(function: Made, x: Tensor, folder: object, units: int = 64) -> None:
         assert got.dtype == true.dtype
         assert ((got - true).abs()[finite] <= units * EPS * (1 + true.abs()[finite])).all(), (got - true)[finite]
         assert finite.any()
+
+
+@pytest.fixture(autouse=True)
+def ends_of_clamp() -> Iterator[None]:
+    """As `elementwise` sets them."""
+    before = operations.CLAMP_PASSES.set(clamp_passes_at_ends())
+    yield
+    operations.CLAMP_PASSES.reset(before)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_the_derivative_of_clamp_at_its_ends(passes, tmp_path):
+    """Either of torch's, whichever torch runs."""
+    operations.CLAMP_PASSES.set(passes)
+    y, derivative = emitted(lambda x: x.clamp(-1, 1), torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, math.nan]), tmp_path)
+    assert y[:-1].tolist() == [-1, -1, 0.5, 1, 1]
+    assert derivative[:-1].tolist() == [0, passes, 1, passes, 0]
+    assert torch.isnan(y[-1])
 
 
 PARAMETERS = {"threshold": (0.3, 2.0)}

@@ -79,3 +79,40 @@ def test_nothing_is_imported_before() -> None:
         "print(GELU(method='fewbit').method, 'torch' in sys.modules)"
     )
     assert ran(code) == (0, "\nfewbit True\n", "")
+
+
+HOMES = {
+    "broken.py": "import nothing_like_it\nname = 1",
+    "odd.py": "lost = object().attribute",
+    "good.py": "fine = 'fine'",
+    "__init__.py": """from coefficients.lazy import lazily
+__getattr__, __dir__ = lazily(__name__, {"broken": ("name",), "odd": ("lost",), "good": ("fine", "gone")})
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fine", "fine"),
+        ("name", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("lost", "ImportError: shop.lost cannot be imported: 'object' object has no attribute 'attribute'"),
+        ("gone", "ImportError: shop.gone cannot be imported: module 'shop.good' has no attribute 'gone'"),
+        ("never", "ImportError: cannot import name 'never' from 'shop'"),
+    ],
+)
+def test_a_name_imports_its_own_home_and_shows_the_real_error(name: str, expected: str, tmp_path: Path) -> None:
+    """Whatever is wrong with the homes of other names."""
+    (tmp_path / "shop").mkdir()
+    for file, text in HOMES.items():
+        (tmp_path / "shop" / file).write_text(text)
+    code = f"""import sys
+sys.path.insert(0, sys.argv[1])
+try:
+    from shop import {name}
+    print({name})
+except ImportError as error:
+    print(f"{{type(error).__name__}}: {{error}}".partition(" (")[0])
+"""
+    _, out, err = ran(code, str(tmp_path))
+    assert out.strip() == expected, err

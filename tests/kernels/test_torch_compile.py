@@ -259,7 +259,7 @@ def test_double_backward_is_refused(options: dict) -> None:
     x = leaf(5, 7)
     y = torch.compile(kernels.GELU(**options), backend="aot_eager", fullgraph=True)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+    with pytest.raises(RuntimeError, match=r"does not currently support double backward|does not require grad"):
         gradient.sum().backward()
 
 

@@ -63,6 +63,7 @@ def test_expected_bytes_are_in_order() -> None:
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
 def test_fewbit_keeps_its_bits_only(bits: int, count: int, dtype: torch.dtype) -> None:
     x = torch.randn(count, dtype=dtype, requires_grad=True)
+    functional.gelu(x, method="fewbit", bits=bits)  # 16-bit functions go by a table, which stays
     y, allocated = bytes_allocated(lambda: functional.gelu(x, method="fewbit", bits=bits))
     expected = bits * -(-count // 8)
     assert bytes_in_graph(y) == expected

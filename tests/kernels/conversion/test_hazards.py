@@ -262,8 +262,7 @@ def test_nothing_within_the_bound_is_left_alone() -> None:
 
 
 def test_scripts_are_refused_or_left_alone() -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
-        script = torch.jit.script(nn.Sequential(nn.GELU()))
+    script = torch.jit.script(nn.Sequential(nn.GELU()))
     with pytest.raises(KernelError, match=r"got a script of torch\.jit"):
         convert(script, "invact")
     assert [site.name for site in convert(nn.Sequential(script, nn.GELU()), "invact").converted] == ["1"]

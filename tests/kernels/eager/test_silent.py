@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels import private
 from kernels.eager import Compressing
 from tests.kernels.eager.nets import Net, converted, error, gradients
 
@@ -57,6 +58,8 @@ def wide(function: Callable[[Tensor], Any]) -> Net:
 
 @pytest.mark.parametrize("name", SHARP)
 def test_functions(name: str) -> None:
+    if name == "aminmax" and private.release() < (2, 10):
+        pytest.skip("torch 2.9 has no derivative of it")
     net, x = wide(SHARP[name]), torch.randn(64, 256)
     assert error(gradients(converted(net, bits=8), x)[1], gradients(net, x)[1]) < SMALL
 
