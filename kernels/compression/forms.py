@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
+from kernels.compression import private
 from kernels.compression.exact import is_probability
 from kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
@@ -90,6 +91,8 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("integers")
     if value.is_floating_point() and value.element_size() == 1:
         return Whole("8 bits already")
+    if any(map(private.is_region, placeholder.users)):
+        return Whole("a nested_compile_region saves it; if it is coded, the region has a graph of its own here")
     if depends_on_data(value):
         return Whole("its size depends on data, and is not counted")
     if hint(value.numel()) < smallest:
