@@ -61,17 +61,17 @@ def _is_rounded(node: fx.Node) -> bool:
 
 def _computed_from(node: object, ends: set[fx.Node]) -> set[fx.Node]:
     """Those of `ends` from which a node is computed by views and element by element."""
-    found, seen, todo = set[fx.Node](), set[object](), [node]
+    sources, seen, todo = set[fx.Node](), set[object](), [node]
     while todo:
         part = todo.pop()
         if not isinstance(part, fx.Node) or part in seen:
             continue
         seen.add(part)
         if part in ends:
-            found.add(part)
+            sources.add(part)
         elif _moves(part):
             todo += part.all_input_nodes
-    return found
+    return sources
 
 
 def _moves(node: fx.Node) -> bool:
