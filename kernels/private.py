@@ -61,6 +61,7 @@ NAMES = {
     "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
     "pick_vec_isa": "torch._inductor.cpu_vec_isa.pick_vec_isa",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
+    "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",
     "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",
     "make_fx": "torch.fx.experimental.proxy_tensor.make_fx",
 }
@@ -223,6 +224,11 @@ def _code_of_apply() -> CodeType | None:
 def as_partitioner(kind: type) -> None:
     """Let Inductor take objects of a class as partitioners: they have `__call__` and `uuid`."""
     _private("CustomPartitionerFn").register(kind)
+
+
+def as_graph_pass(kind: type) -> None:
+    """Let Inductor take objects of a class as passes over a graph: they have `__call__` and `uuid`."""
+    _private("CustomGraphPass").register(kind)
 
 
 @cache

@@ -41,7 +41,9 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     return fields
 
 
-def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False) -> Codes:
+def encode(
+    x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False
+) -> Codes:
     """Codes of floating-point [*lead, groups, group]; `group` is divisible by 16.
 
     Parameters
@@ -55,8 +57,10 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
     written
         Whether compiled code writes each group's minimum and inverse step to memory first; otherwise Inductor's C++
         computes them again for each word.
+    of_roots
+        Whether to encode the roots of x, which has no negative numbers. The steps of x are finer where it is small.
     """
-    values = x.float()
+    values = x.float().sqrt() if of_roots else x.float()
     low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
@@ -69,12 +73,12 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
     return Codes(minimum.bfloat16(), step.bfloat16(), fields)
 
 
-def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    """Values [*lead, groups, group] of codes, computed in float32."""
-    return decode_parts(codes, bits, dtype).flatten(codes.minimum.dim() - 1)
+def decode(codes: Codes, bits: int, dtype: torch.dtype, of_roots: bool = False) -> Tensor:
+    """Values [*lead, groups, group] of codes, computed in float32. of_roots: as in `encode`."""
+    return decode_parts(codes, bits, dtype, of_roots).flatten(codes.minimum.dim() - 1)
 
 
-def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
+def decode_parts(codes: Codes, bits: int, dtype: torch.dtype, of_roots: bool = False) -> Tensor:
     """The values of `decode`, in the parts [*lead, groups, 8, 2, group / 16] in which fields hold them.
 
     In the loops of this shape a shift is one number for a whole vector, so that Inductor's C++ computes with vectors.
@@ -83,6 +87,7 @@ def decode_parts(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
     ones = (1,) * (numbers.dim() + 1 - codes.minimum.dim())
     minimum, step = (ends.float().unflatten(-1, ones) for ends in (codes.minimum, codes.step))
     values = numbers.float() * step + minimum
+    values = values * values if of_roots else values
     if dtype == torch.float16:  # the last code may decode to more than the largest float16
         values = values.clamp(-LARGEST_HALF, LARGEST_HALF)
     return values.to(dtype)

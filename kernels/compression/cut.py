@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
@@ -12,6 +12,8 @@ from kernels.compression.bases import cross_bases
 from kernels.compression.exact import move_to_forward
 from kernels.compression.factors import cross_factors
 from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of
+from kernels.compression.returned import cross_returned, memory_of, returned_by
+from kernels.compression.roundings import rounded_from
 from kernels.methods.every_tensor import EveryTensor
 
 
@@ -75,17 +77,29 @@ def cut_of(
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
         return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
+    def coded_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+        exact = rounded_from(forward, backward, pairs)
+        return {node for node in _coded(forms_of(pairs)) if node not in exact and memory_of(node) not in returned}
+
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
-    factors = cross_factors(forward, backward, saved, set(_coded(forms_of(saved))))
-    exact = move_to_forward(forward, backward, factors, set(_coded(forms_of(factors))))
-    pairs = recompute_attention(backward, exact, set(_coded(forms_of(exact))))
+    returned = returned_by(forward, outputs)
+    held = cross_returned(forward, backward, saved, coded_of(saved), outputs)
+    factors = cross_factors(forward, backward, held, coded_of(held))
+    held_outputs = {node for node in factors if memory_of(node) in returned}
+    exact = move_to_forward(forward, backward, factors, coded_of(factors), held_outputs)
+    pairs = recompute_attention(backward, exact, coded_of(exact))
+    rounded = rounded_from(forward, backward, pairs)
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()
     for node, form in form_by_node.items():
-        if isinstance(form, Groups) and pairs[node] not in fine:
+        if isinstance(form, Groups) and memory_of(node) in returned:
+            form_by_node[node] = Whole("forward returns it")
+        elif isinstance(form, Groups) and node in rounded:
+            form_by_node[node] = Whole("backward rounds it, or computes an index")
+        elif isinstance(form, Groups) and pairs[node] not in fine:
             sites[node] = names[node]
             at = method.at(names[node])
-            form_by_node[node] = Whole("the plan keeps it") if at is None else Groups(at.bits, form.layout)
+            form_by_node[node] = Whole("the plan keeps it") if at is None else replace(form, bits=at.bits)
     recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
     return Cut(outputs, pairs, form_by_node | recomputed, sites)
 

@@ -7,7 +7,7 @@ probability, while a step in the code of the probability is a small part of the 
 """
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, fx
@@ -24,7 +24,7 @@ JUMPS = (
 
 
 def move_to_forward(
-    forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]
+    forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node], held: set[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
     """Move such operations from the backward graph into the forward graph.
 
@@ -34,6 +34,9 @@ def move_to_forward(
         Nodes of the forward graph that cross, and their placeholders in the backward graph.
     coded
         The nodes that will be coded.
+    held
+        Nodes that cross as they are, at no cost. Their steps are moved, too: if backward needs nothing else, they are
+        not held for longer.
 
     Returns
     -------
@@ -41,17 +44,33 @@ def move_to_forward(
     not changed yet.
     """
     sources = {placeholder: node for node, placeholder in pairs.items()}
-    used = {placeholder for placeholder in sources if placeholder.users}
     approximate = {pairs[node] for node in coded}
+    steps_of = approximate | {pairs[node] for node in held}
+    magnifying = [
+        node
+        for node in without_gradients(backward, set(sources))
+        if (is_step(node) and not steps_of.isdisjoint(cone(node)))
+        or (is_probability(node, sources) and not approximate.isdisjoint(cone(node)))
+    ]
+    return let_results_cross(forward, backward, pairs, magnifying)
+
+
+def let_results_cross(
+    forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node], nodes: list[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """Compute nodes of the backward graph, without gradients, in the forward graph; their results cross.
+
+    Names tell which nodes of both graphs are the same. `pairs` and the returned pairs are as in `move_to_forward`.
+    """
+    sources = {placeholder: node for node, placeholder in pairs.items()}
+    used = {placeholder for placeholder in sources if placeholder.users}
     moved: dict[fx.Node, fx.Node] = {}
     known = {node.name: node for node in forward.nodes if node.op != "output"}
     known |= {placeholder.name: node for placeholder, node in sources.items()}
     first = next(
         (placeholder for placeholder in pairs.values() if isinstance(placeholder.meta.get("val"), Tensor)), None
     )
-    magnifying = [node for node in without_gradients(backward, set(sources)) if _is_step(node) or _is_probability(node)]
-    # Collected before any is moved: a user of a moved result depends on a code, too.
-    for node in [node for node in magnifying if not approximate.isdisjoint(cone(node))]:
+    for node in nodes:  # collected before any is moved: a user of a moved result depends on a code, too
         with backward.inserting_before(first):
             placeholder = backward.placeholder(f"{node.name}_of_forward")
         placeholder.meta = dict(node.meta)
@@ -79,7 +98,7 @@ def without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.No
             yield node
 
 
-def _is_step(node: fx.Node) -> bool:
+def is_step(node: fx.Node) -> bool:
     """Whether it maps floating-point values to bools, integers, or numbers that jump."""
     # For an index, the second result of topk and the like.
     source = node.all_input_nodes[0] if node.target is operator.getitem else node
@@ -88,12 +107,15 @@ def _is_step(node: fx.Node) -> bool:
     return any(of_arguments) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
 
 
-def _is_probability(node: fx.Node) -> bool:
-    """Whether it is the exponential of a difference with a statistic."""
+def is_probability(node: fx.Node, sources: Mapping[fx.Node, fx.Node]) -> bool:
+    """Whether it is the exponential of a difference with a statistic.
+
+    `sources` are nodes of the forward graph by their placeholders: as logarithms of probabilities they may cross.
+    """
     if packet_of(node) is not aten.exp:
         return False
     operand, size = node.args[0], hint(node.meta["val"].numel())
-    while isinstance(operand, fx.Node) and operand.all_input_nodes:
+    while isinstance(operand := sources.get(operand, operand), fx.Node) and operand.all_input_nodes:
         is_difference = packet_of(operand) is aten.sub
         values = [part.meta.get("val") for part in operand.all_input_nodes]
         if is_difference and any(isinstance(v, Tensor) and hint(v.numel()) * STATISTIC <= size for v in values):

@@ -7,7 +7,9 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.layout import GroupLayout, hint, layout_of
+from kernels.compression import private
+from kernels.compression.exact import is_probability
+from kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
 from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from kernels.methods.every_tensor import STATISTIC, EveryTensor
@@ -64,10 +66,11 @@ class Bits:
 
 @dataclass(frozen=True)
 class Groups:
-    """Codes of `bits` bits, by groups."""
+    """Codes of `bits` bits, by groups; of the tensor's roots, if `of_roots`."""
 
     bits: int
     layout: GroupLayout
+    of_roots: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,10 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("integers")
     if value.is_floating_point() and value.element_size() == 1:
         return Whole("8 bits already")
+    if any(map(private.is_region, placeholder.users)):
+        return Whole("a nested_compile_region saves it; if it is coded, the region has a graph of its own here")
+    if depends_on_data(value):
+        return Whole("its size depends on data, and is not counted")
     if hint(value.numel()) < smallest:
         return Whole(f"fewer than {smallest} elements")
     if _must_be_exact(placeholder):
@@ -99,7 +106,8 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
     layout = layout_of(value)
     if isinstance(layout, str):
         return Whole(layout)
-    return Bits(layout) if value.dtype == torch.bool else Groups(bits, layout)
+    # Codes of probabilities would round most of a group to its minimum; codes of roots keep zeros, and small ones.
+    return Bits(layout) if value.dtype == torch.bool else Groups(bits, layout, is_probability(node, {}))
 
 
 def bytes_of(value: Tensor) -> int:

@@ -78,7 +78,9 @@ def layout_of(value: Tensor) -> GroupLayout | str:
 
 
 def order_of(value: Tensor) -> tuple[int, ...] | None:
-    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
+    """The dimensions by descending stride; None if elements overlap, there are gaps between them, or it is unknown."""
+    if depends_on_data(value):
+        return None
     order = sorted(range(value.dim()), key=lambda dim: -hint(value.stride(dim)))
     expected: int | SymInt = 1
     for dim in reversed(order):
@@ -91,5 +93,10 @@ def order_of(value: Tensor) -> tuple[int, ...] | None:
 
 
 def hint(size: int | SymInt) -> int:
-    """A size; of a symbolic one, the value that the compiler saw first."""
-    return int(size.node.hint if isinstance(size, SymInt) else size)
+    """A size; of a symbolic one, the value that the compiler saw first; 0 if it depends on data."""
+    return int((size.node.hint or 0) if isinstance(size, SymInt) else size)
+
+
+def depends_on_data(value: Tensor) -> bool:
+    """Whether a size or stride is known only when the graph runs: no comparison with it can be decided."""
+    return any(isinstance(size, SymInt) and size.node.hint is None for size in (*value.shape, *value.stride()))

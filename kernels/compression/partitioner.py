@@ -86,7 +86,10 @@ class CodedPartitioner:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
         forward, backward = private.partition(gm, joint_inputs, **arguments)
-        static = frozenset(arguments.get("static_lifetime_input_indices") or ())
+        # PyTorch says nothing of the inputs of a nested_compile_region: the graph around it holds them, or its user.
+        is_region = not joint_inputs
+        count = len(forward.graph.find_nodes(op="placeholder"))
+        static = frozenset(range(count) if is_region else arguments.get("static_lifetime_input_indices") or ())
         cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest)
         self._write(forward, backward, cut)
         self.graphs.append(Graph(tuple(crossings(cut, self.method.rounding))))

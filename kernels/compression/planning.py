@@ -161,7 +161,8 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
             return x
         groups = layout.split(x)
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        return layout.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
+        made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
+        return layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
 
     return seen
 

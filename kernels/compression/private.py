@@ -13,6 +13,7 @@ from kernels import private
 __all__ = [
     "in_memory",
     "interpreted",
+    "is_region",
     "module_name",
     "partition",
     "settings",
@@ -82,7 +83,30 @@ def in_memory(x: Tensor) -> Tensor:
     return same
 
 
-def settings(operations: int) -> dict[str, int | bool]:
+def is_region(node: fx.Node) -> bool:
+    """Whether it runs a nested_compile_region, whose graph is cut by itself."""
+    return isinstance(node.target, private.HigherOrderOperator) and node.target.name() == "invoke_subgraph"
+
+
+class KeepForRegions:
+    """Forbids Inductor to write into saved tensors where a graph has regions.
+
+    It takes positions of a backward graph's inputs that may be overwritten for positions of its regions' inputs, too:
+    weights and what is saved there were overwritten before their last use (torch 2.13, without codes as well).
+    """
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Before a graph is lowered; it stays as it is."""
+        context = private.TracingContext.try_get()
+        if context is not None and context.fw_metadata and any(map(is_region, graph.nodes)):
+            context.fw_metadata.bw_donated_idxs = []
+
+    def uuid(self) -> str:
+        """The key in Inductor's caches."""
+        return "kernels.compression keep for regions 1"
+
+
+def settings(operations: int) -> dict[str, Any]:
     """Options of Inductor for lower peaks of compiled graphs with codes; results stay the same.
 
     Loops of a CPU may have so many operations before a result is written to memory.
@@ -96,7 +120,9 @@ def settings(operations: int) -> dict[str, int | bool]:
     limit = "realize_cpu_opcount_threshold"
     if not hasattr(private.inductor_config, limit):  # torch 2.9 has one for all devices
         limit = "realize_opcount_threshold"
-    return {limit: operations, "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory": False}
+    private.as_graph_pass(KeepForRegions)
+    order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
+    return {limit: operations, order: False, "post_grad_custom_pre_pass": KeepForRegions()}
 
 
 def uniform(like: Tensor) -> Tensor:

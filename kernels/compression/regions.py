@@ -34,7 +34,7 @@ KEEPING_ORDER = (None, torch.preserve_format, torch.contiguous_format)  # format
 def work_in_parts(graph: fx.Graph, decoded: dict[fx.Node, fx.Node]) -> None:
     """Compute what is computed element by element of decoded tensors of the backward graph in their parts' shape.
 
-    Not where sizes change, or the last group is padded and so has more elements; nor a result that neither a product nor
+    Not where sizes change, or the last group is padded and has more elements; nor a result that neither a product nor
     the output reads, for Inductor may fuse its readers.
 
     Parameters

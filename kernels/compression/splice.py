@@ -131,14 +131,15 @@ def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> Functions:
         written = _is_written_first(x)
         groups = layout.split(private.in_memory(x) if written else x)
         noise = private.uniform(groups) if rounding == "stochastic" else None
-        minimum, step, fields = codes.encode(groups, form.bits, noise, written)
+        minimum, step, fields = codes.encode(groups, form.bits, noise, written, form.of_roots)
         return [minimum, step, *fields]
 
     def decode(*encoded: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
             return [codes.decode_bits_parts(encoded[0])]
         minimum, step, *fields = encoded
-        return [codes.decode_parts(codes.Codes(minimum, step, tuple(fields)), form.bits, value.dtype)]
+        made = codes.Codes(minimum, step, tuple(fields))
+        return [codes.decode_parts(made, form.bits, value.dtype, form.of_roots)]
 
     groups = value.dim() - layout.static  # the dimension of groups, after those whose sizes change
 
@@ -168,10 +169,11 @@ def _opaque(dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]) -
 
     def encode(x: Tensor) -> list[Tensor]:
         noise = private.uniform(x) if rounding == "stochastic" else None
-        return opaque.encode(x, form.layout, form.bits, noise)
+        return opaque.encode(x.sqrt() if form.of_roots else x, form.layout, form.bits, noise)
 
     def decode(minimum: Tensor, step: Tensor, planes: Tensor) -> list[Tensor]:
-        return [opaque.decode(minimum, step, planes, form.layout, sizes, dtype)]
+        values = opaque.decode(minimum, step, planes, form.layout, sizes, dtype)
+        return [values * values if form.of_roots else values]
 
     return encode, decode
 

@@ -101,18 +101,14 @@ def test_double_backward_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["output", "batch", "weight"])
 def test_changes_in_place_before_backward(changed: str) -> None:
-    """A code holds the old value; a changed tensor that crosses whole raises, as in eager mode."""
+    """What crosses whole raises, as in eager mode: what forward returns does."""
     model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(64, 32)
     y, weights = output_of(model, x)
-    expected = torch.autograd.grad(y.sum(), weights, retain_graph=True)
     loss = y.sum()
     with torch.no_grad():
         {"output": y, "batch": x, "weight": weights[2]}[changed].mul_(2)
-    if changed == "output":
-        assert all(map(torch.equal, torch.autograd.grad(loss, weights), expected))
-    else:
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            torch.autograd.grad(loss, weights)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, weights)
 
 
 @pytest.mark.slow
