@@ -115,7 +115,9 @@ class _Parser:
 
     def refuse(self, node: ast.AST, why: str, offset: int | None = None) -> InputError:
         """The error for a node; its position is that of its first character, or `offset`."""
-        return InputError(f"expression: {why} {self.around(getattr(node, 'col_offset', 0) if offset is None else offset)}")
+        return InputError(
+            f"expression: {why} {self.around(getattr(node, 'col_offset', 0) if offset is None else offset)}"
+        )
 
     def around(self, offset: int) -> str:
         """The position, and the text around it, for an error."""

@@ -167,7 +167,10 @@ def test_check_of_a_fit_to_samples_with_its_samples(tmp_path: Path, capsys: pyte
     [
         (["check", "none.json"], "coefficients: none.json does not exist"),
         (["check", "bump"], "coefficients: bump is not a file"),
-        (["check", "--weight", "w.npy"], "coefficients: weight must be a file of samples that can be read, got 'w.npy'"),
+        (
+            ["check", "--weight", "w.npy"],
+            "coefficients: weight must be a file of samples that can be read, got 'w.npy'",
+        ),
         (["check", "--weight", "w.npy", "--no-recompute"], "coefficients: --weight goes without --no-recompute"),
         (["list", "relo"], "coefficients: function must be one that"),
         (["check", "--prove", "--no-recompute"], "coefficients: --prove recomputes, and goes without --no-recompute"),

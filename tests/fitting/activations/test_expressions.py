@@ -203,7 +203,9 @@ def test_spelled_out_gelu_by_scipy():
 
 @pytest.mark.parametrize("solve", [fit, lambda f, bits: fit_from_output(f, "bfloat16", bits=bits), fit_joint])
 def test_a_python_function_is_told_how_to_write_its_expression(solve):
-    rule = "activation must be of fitting.activations, written as get('gelu') or from_expression('x*sigmoid(1.7*x)'), got"
+    rule = (
+        "activation must be of fitting.activations, written as get('gelu') or from_expression('x*sigmoid(1.7*x)'), got"
+    )
     with pytest.raises(InputError) as caught:
         solve(lambda x: x * x, 1)
     text = "codegen.elementwise(f).expressions()[0][0]"
