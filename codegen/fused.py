@@ -101,7 +101,7 @@ class FusedFunction:
         texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
         texts += [element.text(), *kernels, *fused_launchers(kernels, self.count, dtype)]
         notes = [
-            "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), as the passes have it.",
+            "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),).",
             f"Pointers are tuples: forward's of {self.count} results and as many derivatives,"
             f" backward's of {self.count} gradients and as many derivatives.",
         ]

@@ -1,6 +1,7 @@
 """`forward_pass` and `backward_pass` of Triton modules that stand alone: they allocate, and launch the kernels."""
 
 import re
+from collections.abc import Sequence
 
 from kernels.engine.templates import OPTIONS, ROWS
 from kernels.methods.storage import Storage
@@ -56,7 +57,7 @@ def backward_pass(grads, derivatives):
     return dx'''
 
 
-def launchers(kernels: tuple[str, str], storage: Storage, bits: int, dtype: str, defaults: str) -> list[str]:
+def launchers(kernels: Sequence[str], storage: Storage, bits: int, dtype: str, defaults: str) -> list[str]:
     """The two functions for the two kernels of a method.
 
     Parameters
@@ -85,7 +86,7 @@ def launchers(kernels: tuple[str, str], storage: Storage, bits: int, dtype: str,
     ]
 
 
-def fused_launchers(kernels: tuple[str, str], count: int, dtype: str) -> list[str]:
+def fused_launchers(kernels: Sequence[str], count: int, dtype: str) -> list[str]:
     """The two functions for the fused kernels of `count` results."""
     forward, backward = (_launch(text, of) for text, of in zip(kernels, ("x", "dx"), strict=True))
     return [

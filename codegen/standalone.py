@@ -77,11 +77,9 @@ def _triton(request: Request) -> str:
     )
     texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
     texts += [function.text() for function in functions]
-    texts += source.helpers("\n".join(kernels)) + [*kernels]
+    texts += [*source.helpers("\n".join(kernels)), *kernels]
     texts += launchers(kernels, request.spec.storage, request.spec.stored_bits, request.dtype, defaults)
-    notes = [
-        "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), as the passes have it."
-    ]
+    notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),)."]
     notes += [f"parameters: ({', '.join(free)},), by default {defaults}."] if free else []
     notes += _notes_on_rounding(request) + limits
     return _header(request, notes) + f"\n\n{IMPORTS}\n\n\n" + "\n\n\n".join(texts) + "\n"

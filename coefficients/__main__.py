@@ -125,17 +125,17 @@ def _show_proof(place: str, text: str) -> None:
     _show(place, f" {text:<{WIDTH}}")
 
 
-def _there(files: Sequence[Path]) -> list[Path]:
+def _existing(files: Sequence[Path]) -> list[Path]:
     """Those that are files; says which are not."""
-    there = [path for path in files if path.is_file()]
+    existing = [path for path in files if path.is_file()]
     for path in files:
-        if path not in there:
+        if path not in existing:
             say("coefficients", f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    return there
+    return existing
 
 
 def _check(files: Sequence[Path], root: Path, judges: _Judges, prove: bool) -> int:
-    paths = _there(files) if files else _all(root)
+    paths = _existing(files) if files else _all(root)
     if not paths:
         return MISUSED
     bad = partly = 0

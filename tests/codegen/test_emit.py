@@ -83,12 +83,12 @@ def test_launchers_take_any_strides_no_elements_and_one_dtype(tmp_path):
     x, grad = torch.randn(7, 5).t(), torch.randn(5, 7)
     y, saved = emitted.forward_pass(x)
     dx = emitted.backward_pass(grad, y, saved)
-    wanted = x.double().requires_grad_()
-    expected = torch.nn.functional.silu(wanted)
+    exact = x.double().requires_grad_()
+    expected = torch.nn.functional.silu(exact)
     expected.backward(grad.double())
     torch.testing.assert_close(y.double(), expected.detach(), rtol=4 * 2.0**-24, atol=2.0**-24)  # four roundings
     largest = load("silu", "invact-float32")["error"]["linf"] * float(grad.abs().max())  # next to the minimum of f
-    torch.testing.assert_close(dx.double(), wanted.grad, rtol=4 * 2.0**-24, atol=largest)
+    torch.testing.assert_close(dx.double(), exact.grad, rtol=4 * 2.0**-24, atol=largest)
     empty, nothing = emitted.forward_pass(torch.empty(0))
     assert emitted.backward_pass(torch.empty(0), empty, nothing).shape == (0,)
     with pytest.raises(TypeError, match=r"x must be a tensor of torch\.float32, got torch\.bfloat16"):

@@ -67,10 +67,10 @@ def test_runs_of_operon_are_reported_one_by_one(monkeypatch):
 
     error_floor = information_floor(get("silu"), "float32", named("norm"))
     judges = [Judge(branch, error_floor) for branch in (0, 1)]
-    told = []
+    reported = []
     monkeypatch.setattr(engines.operon, "search", search)
     proposals(
-        error_floor, rule_for(error_floor), judges, ("operon",), Settings(budget=2), lambda *step: told.append(step)
+        error_floor, rule_for(error_floor), judges, ("operon",), Settings(budget=2), lambda *step: reported.append(step)
     )
     runs = ["operon: run 1 of 2 is done", "operon: run 2 of 2 is done", ""]
-    assert told == [(0, 2, runs[0]), (0, 2, runs[1]), (1, 2, ""), (1, 2, runs[0]), (1, 2, runs[1]), (2, 2, "")]
+    assert reported == [(0, 2, runs[0]), (0, 2, runs[1]), (1, 2, ""), (1, 2, runs[0]), (1, 2, runs[1]), (2, 2, "")]
