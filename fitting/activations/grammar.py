@@ -160,6 +160,8 @@ class _Parser:
                 if name in self.functions or name == "Piecewise":
                     raise self.refuse(node, f"{name} is a function: write {CALLS.get(name, f'{name}(x)')},")
                 known = nearest(name, {*self.symbols, *RESERVED})
+                if self.variables == (x,) and (len(name) <= 2 or not known.startswith("did you mean")):
+                    known = f"the variable is x; a parameter takes its value by --param {shortened(name, 20)}=1"
                 raise self.refuse(node, f"unknown name {shortened(name, SHOWN)!r} ({known})")
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.value(operand)
@@ -191,11 +193,8 @@ class _Parser:
                 raise self.refuse(node, "a number to a power that varies must be positive")
             return a**b
         sign = OPERATORS[type(op)]
-        raise self.refuse(node, f"operator {sign} is not allowed", self.operator_offset(node, sign.split()[0]))
-
-    def operator_offset(self, node: ast.BinOp, sign: str) -> int:
-        """Where the operator stands: between its operands, which may be in parentheses."""
-        return self.text.index(sign, node.left.end_col_offset or 0)
+        place = self.text.index(sign.split()[0], node.left.end_col_offset or 0)
+        raise self.refuse(node, f"operator {sign} is not allowed", place)
 
     def modest_power(self, base: Expr, exponent: Expr) -> bool:
         """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
@@ -207,7 +206,9 @@ class _Parser:
         if isinstance(node.func, ast.Constant) or getattr(node.func, "id", "") in {*self.symbols, *CONSTANTS}:
             raise self.refuse(node, f"{ast.unparse(node.func)} is no function: write * for products,")
         if not isinstance(node.func, ast.Name) or node.keywords:
-            raise self.refuse(node, "only plain calls like exp(x) are allowed")
+            name = getattr(node.func, "attr", "")
+            plain = f": write {CALLS.get(name, f'{name}(x)')}," if name in self.functions else ""
+            raise self.refuse(node, f"only plain calls like exp(x) are allowed{plain}")
         name = node.func.id
         if name == "Piecewise":
             return self.piecewise(node)

@@ -188,7 +188,10 @@ def _beside(piece: Piece, at: float, domain: tuple[float, float]) -> str:
     """The numbers of a domain that leaves the point out: the longer side of it on which f is finite; "" if none is."""
     sides = [(at + (end - at) / 100, end) for end in reversed(domain)]
     finite = [side for side in sides if np.isfinite(piece.f.numpy(np.linspace(*side, 9))).all()]
-    return " {:g} {:g}".format(*sorted(max(finite, key=lambda side: abs(side[1] - side[0])))) if finite else ""
+    if not finite:
+        return ""
+    longer = max(finite, key=lambda side: abs(side[1] - side[0]))
+    return f" {min(longer):g} {max(longer):g}"
 
 
 def _finite(piece: Piece, end: float, inside: float, domain: tuple[float, float]) -> float:

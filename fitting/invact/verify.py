@@ -77,7 +77,7 @@ def _verified(document: Document, activation: Activation, weights: Sequence[Weig
     wrong, unverified = _ruled(error_floor, close, options, solution, unnamed)
     problems += wrong + _front(row, solution, stored)
     if unnamed:
-        unverified.append("error.rms and error.floor_rms, as the weight is not in the file")
+        unverified.append("error.rms and error.floor_rms, as the weight is not in the file (samples: --weight FILE)")
     others = len(solution["front"]) - 1
     if others:
         unverified.append(f"{others} other row{'s' * (others > 1)} of solution.front, as their formulas are not stored")
@@ -118,7 +118,7 @@ def _ruled(
     """Problems of the rule (another rule holds, or the formulas break it), and a note if it cannot be verified."""
     rule, stored_rule = rule_for(error_floor, options["max_error"]), solution["rule"]
     if rule.by_rms and unnamed:
-        return [], ["solution.rule, as the weight is not in the file"]
+        return [], ["solution.rule, as the weight is not in the file (samples: --weight FILE)"]
     fits = rule.fits(row.scores)
     if not row.is_fitted:
         right = row.engine if fits else f"{row.engine}; misses: {rule.text}"

@@ -27,7 +27,7 @@ def verify(document: dict[str, Any], weights: Sequence[Weight] = ()) -> tuple[li
     try:
         weight, domain = stored_weight(options["weight"], weights), tuple(options["domain"])
         if weight is None:
-            return [], ["errors, as the weight is not in the file"]
+            return [], ["errors, as the weight is not in the file (samples: --weight FILE)"]
         activation = stored_function(document["function"])
         judged = judge.errors(activation, weight, domain, Table(**{key: np.array(solution[key]) for key in solution}))
         recomputed = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
