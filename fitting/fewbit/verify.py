@@ -33,9 +33,8 @@ def verify(document: dict[str, Any], weights: Sequence[Weight] = ()) -> tuple[li
         problems = differences(stored, {"linf": largest, "linf_at": place}, 0.0)
         weight = stored_weight(options["weight"], weights)
         if weight is None:
-            return problems, [
-                "error.l2_squared, error.lower_bound and error.gap, as the weight is not in the file (samples: --weight FILE)"
-            ]
+            numbers = "error.l2_squared, error.lower_bound and error.gap"
+            return problems, [f"{numbers}, as the weight is not in the file (samples: --weight FILE)"]
         tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
         problems += differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
         if problems or stored["lower_bound"] == 0:  # 0 is always a lower bound
