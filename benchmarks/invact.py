@@ -73,7 +73,7 @@ def measure(budget: int) -> list[Row]:
         tasks = problems(stretch_of(error_floor.split, branch), error_floor, rule_for(error_floor, AIM))
         start, made = time.perf_counter(), []
         for variable, problem in tasks:
-            forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None))
+            forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None), lambda _: None)
             made += [Candidate(form, variable).rounded() for form in forms]
         rows += rows_of(name, branch, time.perf_counter() - start, engine, made, error_floor)
         theirs = published(name)

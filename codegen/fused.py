@@ -17,6 +17,7 @@ from sympy.printing.str import StrPrinter
 
 from codegen import passes, template
 from codegen.function import Function, Writer
+from codegen.launchers import IMPORTS, fused_launchers
 from codegen.module import primitive_function, primitives, torch_texts
 from codegen.overflow import check_numbers
 from codegen.piecewise import like, select, unless_nan
@@ -92,19 +93,19 @@ class FusedFunction:
     def _triton(self, dtype: str) -> str:
         element = self._element("triton")
         source = template.Template(elementwise_source())
-        kernels = [
+        kernels = tuple(
             source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, parameters=False)
             for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
-        ]
+        )
         called = primitives(element.calls, dtype)
         texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
-        texts += [element.text(), *kernels]
+        texts += [element.text(), *kernels, *fused_launchers(kernels, self.count, dtype)]
         notes = [
-            "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128.",
+            "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),).",
             f"Pointers are tuples: forward's of {self.count} results and as many derivatives,"
             f" backward's of {self.count} gradients and as many derivatives.",
         ]
-        return self._module(dtype, notes, "import triton\nimport triton.language as tl", texts)
+        return self._module(dtype, notes, IMPORTS, texts)
 
     def _torch(self, dtype: str) -> str:
         functions = [

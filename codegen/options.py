@@ -54,7 +54,7 @@ def parser() -> command.Parser:
     inspect = commands.add_parser(
         "inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
     )
-    inspect.add_argument("--fn", metavar="NAME", required=True)
+    inspect.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
     inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")
     inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS}) or invact (1)")
     inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
@@ -71,11 +71,13 @@ def check(options: argparse.Namespace) -> None:
         return
     if options.fn is not None and options.fn not in (known := (*names(), *ALIASES)):
         raise InputError(f"unknown function {options.fn!r}; {nearest(options.fn, known)}")
+    if options.command == "inspect" and options.fn is None:
+        raise InputError("say what to inspect by --fn, as in: inspect --fn gelu --method fewbit --bits 3; got none")
     if options.command == "emit":
         if options.target not in TARGETS:
             raise InputError(f"target must be one of {', '.join(TARGETS)}, got {options.target!r}")
         if (options.fn is None) == (options.expr is None):
-            got = "none" if options.fn is None else "both"
+            got = "none; as in: emit --fn silu" if options.fn is None else "both"
             raise InputError(f"say what to emit by one of --fn and --expr (or --all), got {got}")
         if options.name is not None and options.expr is None:
             raise InputError("--name goes with --expr")

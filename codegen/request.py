@@ -111,7 +111,7 @@ class Request:
             two = " --bits 2" * (bits == 2)
             raise InputError(
                 f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: python -m"
-                f" fitting.invact{two}, and give it by --coefficients"
+                f" fitting.invact{two}, and give it by --coefficients; --method forward-ad needs none"
             )
         return formulas[self.dtype]
 

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from fitting.errors import InputError
 from kernels import private
-from kernels.autograd import all_in_memory_order, once_differentiable
-from kernels.engine.elements import DTYPES
-from kernels.engine.emitted import Emitted, register_emitted
+from kernels.autograd import Fused, all_in_memory_order
+from kernels.autograd import elementwise as run_kernel
+from kernels.engine.elements import DTYPES, dtype_name
+from kernels.engine.emitted import Emitted, module_of, register_emitted
 from kernels.errors import KernelError
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.method import SavedBy
+from kernels.methods.method import register_kernel
 from kernels.stock import transformed
 from kernels.torch_state import clamp_passes_at_ends
 
@@ -36,9 +36,12 @@ _NUMBERS: dict[type, Callable[[Any], Any]] = {
     **{numbers.Integral: int, numbers.Real: float},
 }
 _LOCK = threading.RLock()
+# Relative, where a file's function is compared with a Python function: kernels compute in float32, of 24 bits, and two
+# spellings of a function differ by some units there.
+_SAME = 2.0**-20
 
 
-def elementwise(function: Callable[..., Any]) -> "Elementwise":
+def elementwise(function: Callable[..., Any], coefficients: Any = None) -> "Elementwise":
     """The function as a kernel pair: forward gives its results and derivatives, backward multiplies.
 
     Under a trace or a transform of torch.func the function itself runs.
@@ -49,12 +52,15 @@ def elementwise(function: Callable[..., Any]) -> "Elementwise":
         Of one tensor, then any numbers, strings or bools, which are constants of the kernel. It gives one tensor or a
         tuple of them, of the shape and dtype of x, made from x by element-wise operations of torch: arithmetic, torch,
         torch.nn.functional, methods. It is called once for each set of constants, at the first use.
+    coefficients
+        A fit of the function, for what backward reads instead of the derivative: the path of a fewbit or invact file
+        (str or PathLike), or its document (dict). Then it has one result, and f' the file's error.
 
     Raises
     ------
     KernelError
         By name, for anything else: branches on values, reductions, other tensors, operations that are not known, in
-        place or random.
+        place or random; and for a file that is not valid, or of another function.
     """
     if not callable(function):
         raise KernelError(f"elementwise must be given a function of a tensor, got {type(function).__name__}")
@@ -64,7 +70,7 @@ def elementwise(function: Callable[..., Any]) -> "Elementwise":
             f"elementwise must be given a function of a tensor, got {name}, whose first parameter is self; write"
             f" self.{name} = elementwise(self.{name}) in __init__"
         )
-    return Elementwise(function)
+    return Elementwise(function, coefficients)
 
 
 def _is_method(function: FunctionType) -> bool:
@@ -77,13 +83,24 @@ def _is_method(function: FunctionType) -> bool:
 class Elementwise:
     """The result of `elementwise`. It is immutable: copies are the object itself; it is pickled by its function."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], coefficients: Any = None) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.name = str(getattr(function, "__name__", type(function).__name__))
         self.handle = f"{self.name}#{next(_COUNT)}"
         self._programs: dict[Any, Any] = {}
         _OBJECTS[self.handle] = self
+        self.coefficients = coefficients
+        if coefficients is not None:
+            from codegen.fitted import read  # sympy takes a second to import
+
+            self.fitted = self._checked(lambda: read(coefficients))
+            self._fits: set[str] = set()  # keys of programs that are the file's function
+            text = self._checked(lambda: self.fitted.text("torch", "float32"))
+            register_emitted(
+                Emitted(self.fitted.key, 1, lambda *of: text if of[0] == "torch" else self.fitted.text(*of))
+            )
+            register_kernel(self.fitted.spec)
 
     def __call__(self, x: Tensor, /, *args: Any, **kwargs: Any) -> Any:
         """The function's results."""
@@ -103,7 +120,7 @@ class Elementwise:
         path = str(getattr(self, "__qualname__", self.name))
         for part in path.split("."):
             place = getattr(place, part, None)
-        return path if place is self else (elementwise, (self.function,))
+        return path if place is self else (elementwise, (self.function, self.coefficients))
 
     def expressions(self, *args: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
         """Each result and its derivative as text, for these constants."""
@@ -153,6 +170,31 @@ class Elementwise:
                 self._programs[key] = program
             return self._programs[key]
 
+    def kernel(self, program: Any, x: Tensor) -> str:
+        """The key of the kernel of its coefficients, for x; raises KernelError for a dtype that they do not serve."""
+        fitted, name = self.fitted, self.name
+        if program.key not in self._fits:
+            if program.several:
+                raise KernelError(f"{name}: with coefficients it must have one result, got a tuple of {program.count}")
+            with private.disable_current_modes():
+                points = torch.linspace(*fitted.domain, 257, dtype=torch.float64)
+                (own,) = module_of(program.key, "torch", "float32").values(points)
+                other = module_of(fitted.key, "torch", "float32").forward(points, ())
+                unlike = ~torch.isclose(own, other, rtol=_SAME, atol=_SAME, equal_nan=True)
+                if unlike.any():
+                    of, place = fitted.subject, int(unlike.nonzero()[0])
+                    raise KernelError(
+                        f"{name}: coefficients must be of this function, got {of.name} = {of.activation.expr} in"
+                        f" {fitted.origin}: {other[place]:g} at x = {points[place]:g}, where this one is {own[place]:g}"
+                    )
+            self._fits.add(program.key)
+        if dtype_name(x.dtype) not in fitted.dtypes:
+            raise KernelError(
+                f"{name}: its tensor must be of {fitted.dtypes[0]}, which the formula in {fitted.origin} is for, got"
+                f" {dtype_name(x.dtype)}; fit another: python -m fitting.invact --dtype {dtype_name(x.dtype)}"
+            )
+        return str(fitted.spec.key)
+
     def _plain(self, value: Any, what: str) -> Any:
         """A constant of the kernel; numbers of numpy and symbolic numbers of torch.compile become Python's."""
         if value is None or isinstance(value, bool | int | float | str):
@@ -184,6 +226,8 @@ def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         _check_kind(x, kind, f"{wrapped.name}: result {index}")
     if transformed():
         return wrapped.function(x, *args, **kwargs)
+    if wrapped.coefficients is not None:
+        return run_kernel(x, wrapped.kernel(program, x), ())
     if torch.is_grad_enabled() and x.requires_grad:
         results = all_in_memory_order(lambda rows: Fused.apply(rows, program.key)[: program.count], x)
     else:
@@ -209,40 +253,3 @@ def _check_kind(x: Tensor, kind: str, what: str) -> None:
         raise KernelError(
             f"{what} must have the dtype of its tensor, {x.dtype}, got torch.float32; end with .to(x.dtype)"
         )
-
-
-class Fused(torch.autograd.Function):
-    """All results of an emitted function; saves its derivatives, and nothing else.
-
-    The last output has no elements, as in `kernels.autograd.Elementwise`.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, key: str) -> tuple[Tensor, ...]:
-        return *torch.ops.actfit.fused_forward(x, key, True), x.new_empty(0)
-
-    @staticmethod
-    def saved_by(x: Tensor, key: str) -> SavedBy:
-        """For the recorder of memory."""
-        return SavedBy(key.rpartition("-")[0], ForwardDerivative)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:
-        *made, anchor = output
-        derivatives = made[len(made) // 2 :]
-        ctx.mark_non_differentiable(*derivatives)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(anchor, *derivatives)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        anchor, *derivatives = ctx.saved_tensors
-        pairs = [
-            (grad.contiguous(), derivative)
-            for grad, derivative in zip(grads, derivatives, strict=False)
-            if grad is not None
-        ]
-        if not pairs:
-            return None, None
-        given, kept = zip(*pairs, strict=True)
-        return once_differentiable(torch.ops.actfit.fused_backward(list(given), list(kept)), anchor), None

@@ -4,6 +4,7 @@ import shlex
 
 from codegen import elements, template
 from codegen.function import Function, quotable
+from codegen.launchers import IMPORTS, launchers
 from codegen.module import primitive_function, primitives, torch_texts
 from codegen.options import TARGETS
 from codegen.overflow import check_numbers, notes_on_reach, with_limits
@@ -63,24 +64,25 @@ def _triton(request: Request) -> str:
     limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
     called = primitives(set().union(*(function.calls for function in functions)), request.dtype)
     free = request.subject.parameters
+    defaults = _defaults(request) if free else ""
     if not free:
         functions = [function.without("params") for function in functions]
     constants = {"STORAGE": request.spec.storage.name, "BITS": request.spec.stored_bits, "CUT": _cut(request)}
     names = request.method.elements(request.spec.function)._asdict()
     placeholders = {placeholder.upper(): name for placeholder, name in names.items() if name}
     source = template.Template(elementwise_source())
-    kernels = [
+    kernels = tuple(
         source.kernel(name, constants, placeholders, parameters=bool(free))
         for name in ("forward_kernel", "backward_kernel")
-    ]
+    )
     texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
     texts += [function.text() for function in functions]
-    texts += source.helpers("\n".join(kernels)) + kernels
-    notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128."]
-    notes += [f"parameters: ({', '.join(free)},), by default {_defaults(request)}."] if free else []
+    texts += [*source.helpers("\n".join(kernels)), *kernels]
+    texts += launchers(kernels, request.spec.storage, request.spec.stored_bits, request.dtype, defaults)
+    notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),)."]
+    notes += [f"parameters: ({', '.join(free)},), by default {defaults}."] if free else []
     notes += _notes_on_rounding(request) + limits
-    imports = "import triton\nimport triton.language as tl"
-    return _header(request, notes) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+    return _header(request, notes) + f"\n\n{IMPORTS}\n\n\n" + "\n\n\n".join(texts) + "\n"
 
 
 def _notes_on_rounding(request: Request) -> list[str]:

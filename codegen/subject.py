@@ -143,9 +143,11 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
     OSError
         For a file that cannot be read.
     """
-    if path is None:
-        return Subject(activation, (), {})
-    document = load(path)
+    return Subject(activation, (), {}) if path is None else of_document(activation, str(path), load(path))
+
+
+def of_document(activation: Activation, path: str, document: Document) -> Subject:
+    """`of_one` with a document that was read; `path` is for messages."""
     function = document["function"]
     stored = from_expression(function["expr"], function["name"], function["params"])
     if (stored.name, stored.f_expression) != (activation.name, activation.f_expression):
@@ -164,10 +166,10 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
         key = f"fewbit-{options['bits']}bit"
     else:
         key = f"invact-{options['dtype']}{'-2bit' * ('bits' in options)}"
-    return Subject(activation, (), {key: File(str(path), document)})
+    return Subject(activation, (), {key: File(path, document)})
 
 
-def _check_constant(name: str, path: Path) -> None:
+def _check_constant(name: str, path: str) -> None:
     """Raise InputError for the name of a constant that would hide another name of the emitted module."""
     taken = keyword.iskeyword(name) or name in _TAKEN or hasattr(builtins, name)
     if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):

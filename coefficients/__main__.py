@@ -1,25 +1,26 @@
 """python -m coefficients check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
 
 import importlib
-import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from coefficients import command, store
-from coefficients.command import BAD, GOOD, Misuse, Parser, say
+from coefficients.command import BAD, GOOD, MISUSED, Misuse, Parser, say
 from coefficients.document import check_hash, read_unsealed
+from coefficients.listing import COLUMNS, aligned, row
 from coefficients.reference import check_numbers
 from coefficients.schema import CoefficientError, Document
 
 # Modules that read expressions: read(document) -> problems; that recompute the numbers of a method's files:
-# verify(document) -> (problems, what could not be verified); and that prove its bounds again, and report progress:
-# prove(document, report) -> (problems, what could not be proven). They are in packages above this one and need numpy
-# and sympy, so they are imported when needed, and only here.
+# verify(document, weights) -> (problems, what could not be verified); that prove its bounds again, and report progress:
+# prove(document, report) -> (problems, what could not be proven); and that read a weight: parse_weight(text). They are
+# in packages above this one and need numpy and sympy, so they are imported when needed, and only here.
 READER: Final = "fitting.stored"
+WEIGHTS: Final = "fitting.weights"
 JUDGES: Final = {
     "fewbit": "fitting.fewbit.verify",
     "joint": "fitting.joint.verify",
@@ -29,31 +30,21 @@ PROVERS: Final = {"fewbit": "fitting.fewbit.prove", "joint": "fitting.joint.prov
 Verdict = tuple[list[str], list[str]]
 WIDTH = 60  # characters of a proof's progress on a terminal
 
-COLUMNS: Final = {
-    "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
-    "joint": ("function", "name", "version", "bits", "levels", "derivative_share", "output_share", "total", "gap"),
-    "invact": (
-        "function",
-        "name",
-        "version",
-        "bits",
-        "instructions",
-        "rms",
-        "floor_rms",
-        "linf",
-        "floor_linf",
-        "bound",
-    ),
-}
-
 
 class _Judges:
     """Reads, recomputes and proves files as far as the packages for it are installed; says once what is missing."""
 
-    def __init__(self, recompute: bool, prove: bool) -> None:
+    def __init__(self, recompute: bool, prove: bool, weights: Sequence[str] = ()) -> None:
         self._recompute, self._prove = recompute, prove
         self._modules: dict[str, ModuleType | None] = {}
+        self._weights = [_weight(text) for text in weights]
+        self._labels: set[str] = set()  # of the files' weights
         self.proven = 0  # files
+
+    @property
+    def unused(self) -> list[str]:
+        """Labels of weights that no file has."""
+        return [weight.label for weight in self._weights if weight.label not in self._labels]
 
     @property
     def missing(self) -> bool:
@@ -76,7 +67,8 @@ class _Judges:
             return problems, []
         method = document["method"]
         judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
-        verdict: Verdict = judge.verify(document) if judge else ([], [])
+        self._labels.add(document["options"]["weight"])
+        verdict: Verdict = judge.verify(document, self._weights) if judge else ([], [])
         if not self._prove or method not in PROVERS or verdict[0]:
             return verdict
         prover = self._module(PROVERS[method], f"bounds of {method} files were not proven")
@@ -95,6 +87,14 @@ class _Judges:
                     say("coefficients", f"{otherwise}: {error}")
                 self._modules[name] = None
         return self._modules[name]
+
+
+def _weight(text: str) -> Any:
+    """The weight that --weight names."""
+    try:
+        return importlib.import_module(WEIGHTS).parse_weight(text)
+    except (ImportError, ValueError) as error:  # fitting's InputError is a ValueError
+        raise Misuse(f"weight must be a file of samples that can be read, got {text!r}: {error}") from None
 
 
 def _all(root: Path) -> list[Path]:
@@ -125,12 +125,19 @@ def _show_proof(place: str, text: str) -> None:
     _show(place, f" {text:<{WIDTH}}")
 
 
-def _check(files: Sequence[Path], root: Path, recompute: bool, prove: bool) -> int:
+def _existing(files: Sequence[Path]) -> list[Path]:
+    """Those that are files; says which are not."""
+    existing = [path for path in files if path.is_file()]
     for path in files:
-        if not path.is_file():
-            raise Misuse(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    paths = files or _all(root)
-    judges = _Judges(recompute, prove)
+        if path not in existing:
+            say("coefficients", f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    return existing
+
+
+def _check(files: Sequence[Path], root: Path, judges: _Judges, prove: bool) -> int:
+    paths = _existing(files) if files else _all(root)
+    if not paths:
+        return MISUSED
     bad = partly = 0
     for i, path in enumerate(paths, start=1):
         place = f"{i}/{len(paths)}"
@@ -149,6 +156,10 @@ def _check(files: Sequence[Path], root: Path, recompute: bool, prove: bool) -> i
     note = " (errors not recomputed)" if judges.missing else f", {partly} verified in part" if partly else ""
     note = f", {judges.proven} bound{'s' * (judges.proven != 1)} proven" * prove + note
     print(f"{len(paths)} file{'s' if len(paths) > 1 else ''}, {bad} bad{note}")
+    for label in judges.unused:
+        say("coefficients", f"weight must be that of a file that is checked, got {label}, which none has")
+    if judges.unused or len(paths) < len(files):
+        return MISUSED
     return BAD if bad else GOOD
 
 
@@ -164,37 +175,13 @@ def _list(function: str | None, root: Path) -> int:
         try:
             document = _read(entry.path)
             check_hash(document)
-            tables[document["method"]].append(_row(entry, document))
+            tables[document["method"]].append(row(entry, document))
         except CoefficientError as error:
             say("coefficients", str(error) if str(entry.path) in str(error) else f"{entry.path}: {error}")
             status = BAD
     shown = [rows for rows in tables.values() if len(rows) > 1] or [tables["fewbit"]]
-    print("\n\n".join(map(_aligned, shown)))
+    print("\n\n".join(map(aligned, shown)))
     return status
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    """Lines of columns: the first two are names, the others numbers."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = "<<" + ">" * len(widths)
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False))
-        for row in rows
-    )
-
-
-def _row(entry: store.Entry, document: Document) -> tuple[str, ...]:
-    solution, error = document["solution"], document["error"]
-    if document["method"] == "invact":
-        bits, count = len(solution["branches"]) - 1, solution["price"]["instructions"]
-        bounds = [math.inf if bound is None else float(bound) for bound in error["bound"]]  # null: none was found
-        errors = [*(float(error[key]) for key in COLUMNS["invact"][5:-1]), max(bounds)]
-    else:
-        levels = solution["levels" if document["method"] == "fewbit" else "derivatives"]
-        bits, count = document["options"]["bits"], len(levels)
-        errors = [float(error[key]) for key in COLUMNS[document["method"]][5:]]
-    counts = (entry.version, bits, count)
-    return (entry.function, entry.name, *map(str, counts), *(f"{value:.4g}" for value in errors))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,6 +196,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="and prove each few-bit and joint bound again, in ball arithmetic, from the file alone",
     )
+    check.add_argument(
+        "--weight",
+        metavar="SAMPLES",
+        action="append",
+        default=[],
+        help="the samples of a fit, which its file holds by their hash only (.npy, .npz or text); repeatable",
+    )
     show = commands.add_parser("list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
     for subparser in (check, show):
@@ -222,7 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise Misuse("say what to check by FILE or by --root, got both")
         if options.prove and options.no_recompute:
             raise Misuse("--prove recomputes, and goes without --no-recompute; got both")
-        return _check(options.files, root, not options.no_recompute, options.prove)
+        if options.weight and options.no_recompute:
+            raise Misuse("--weight goes without --no-recompute, which computes no errors; got both")
+        judges = _Judges(not options.no_recompute, options.prove, options.weight)
+        return _check(options.files, root, judges, options.prove)
     return _list(options.function, root)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,6 +152,13 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
     landmarks = tuple(map(float, [*lower, *upper[::-1]]))
     normal = (float(frozen.mean()), float(frozen.std())) if name == "norm" else None
     return Weight(label, (lo, hi), density=frozen.pdf, normal=normal, landmarks=landmarks, spelling=label)
+
+
+def stored_weight(label: str, given: Sequence[Weight] = ()) -> Weight | None:
+    """The weight of a coefficient file, by its label; None for one that is not in the file, and not `given`."""
+    if label.startswith(UNNAMED):
+        return next((weight for weight in given if weight.label == label), None)
+    return named(label)
 
 
 def _check_parameters(

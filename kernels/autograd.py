@@ -1,4 +1,4 @@
-"""The autograd.Function of all element-wise activations."""
+"""The autograd.Functions of element-wise functions: of all activations, and of those that users write."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels import private
 from kernels.engine import traced
 from kernels.errors import KernelError
+from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.method import SavedBy, spec_of
 
 _CHANGED = (
@@ -57,6 +58,43 @@ class Elementwise(torch.autograd.Function):
         anchor, saved, *y = _saved(ctx)
         dx = ctx.passes.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
         return once_differentiable(_in_original_order(dx, ctx.order), anchor), None, None, None, None
+
+
+class Fused(torch.autograd.Function):
+    """All results of an emitted function; saves its derivatives, and nothing else.
+
+    The last output has no elements, as in `Elementwise`.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, key: str) -> tuple[Tensor, ...]:
+        return *torch.ops.actfit.fused_forward(x, key, True), x.new_empty(0)
+
+    @staticmethod
+    def saved_by(x: Tensor, key: str) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy(key.rpartition("-")[0], ForwardDerivative)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:
+        *made, anchor = output
+        derivatives = made[len(made) // 2 :]
+        ctx.mark_non_differentiable(*derivatives)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(anchor, *derivatives)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        anchor, *derivatives = ctx.saved_tensors
+        pairs = [
+            (grad.contiguous(), derivative)
+            for grad, derivative in zip(grads, derivatives, strict=False)
+            if grad is not None
+        ]
+        if not pairs:
+            return None, None
+        given, kept = zip(*pairs, strict=True)
+        return once_differentiable(torch.ops.actfit.fused_backward(list(given), list(kept)), anchor), None
 
 
 class _Once(torch.autograd.Function):

@@ -32,7 +32,8 @@ class Activation(nn.Module):
     bits
         Of a few-bit table.
     coefficients
-        A few-bit table of the user's own: the path of a file.
+        A few-bit table of the user's own: the path of a file of the same function. `codegen.elementwise` takes files of
+        other functions, and formulas.
 
     Attributes
     ----------

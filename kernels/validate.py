@@ -79,9 +79,8 @@ def _kernel_for(
 ) -> tuple[KernelSpec, tuple[float, ...]]:
     """`kernel_for`, cached as long as the file has the time and size in `written`."""
     if function not in FUNCTIONS:
-        raise KernelError(
-            f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{near(function, FUNCTIONS)}"
-        )
+        hint = near(function, FUNCTIONS) or "; for one of your own: codegen.elementwise(f, coefficients=file)"
+        raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{hint}")
     info = function_info(function)
     for name in dict(params):
         if name not in info.parameters:

@@ -7,6 +7,11 @@ from benchmarks.gpu.ways import COMPILED, STOCK
 from benchmarks.pages import Rows, by, on_gpus, place, table
 from kernels.memory.saved import size
 
+NO_TRAINING = (
+    "No rows of `make gpu` yet. Steps of an MLP and of a Llama-like model on an H200, their peaks and errors, beside\n"
+    "checkpoints and a hook, are in [README](../README.md#compiled).\n"
+)
+
 
 def speed_section() -> str:
     """Times of kernels beside eager and a copy, by size; and whether issue slots tell them."""
@@ -121,7 +126,7 @@ def training_section() -> str:
             " largest batch was not looked for.",
             "",
         ]
-    return "\n".join(lines).strip("\n") + "\n" if lines else "No rows of a GPU yet.\n"
+    return "\n".join(lines).strip("\n") + "\n" if lines else NO_TRAINING
 
 
 def _of_way(by_way: dict[tuple[str, str], dict[str, object]], way: str) -> list[str]:

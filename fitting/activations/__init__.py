@@ -2,6 +2,6 @@
 
 from fitting.activations.activation import Activation, Branch, Limits, Minimum
 from fitting.activations.catalogue import get, names
-from fitting.activations.custom import from_expression
+from fitting.activations.custom import check_activation, from_expression
 
-__all__ = ["Activation", "Branch", "Limits", "Minimum", "from_expression", "get", "names"]
+__all__ = ["Activation", "Branch", "Limits", "Minimum", "check_activation", "from_expression", "get", "names"]

@@ -1,12 +1,13 @@
-"""An activation that a user writes as an expression."""
+"""An activation that a user writes as an expression, and the refusal of what is none."""
 
 import math
 import re
 from collections.abc import Mapping
+from types import FunctionType
 
 from fitting.activations.activation import Activation
 from fitting.activations.vocabulary import RESERVED
-from fitting.errors import InputError
+from fitting.errors import InputError, shortened
 
 
 def from_expression(expr: str, name: str = "custom", params: Mapping[str, float] | None = None) -> Activation:
@@ -37,3 +38,15 @@ def from_expression(expr: str, name: str = "custom", params: Mapping[str, float]
         if key not in re.findall(r"\w+", expr):
             raise InputError(f"parameter {key} must be in the expression, got {expr.strip()!r}")
     return Activation(name, expr.strip(), params)
+
+
+def check_activation(activation: object) -> None:
+    """Raise InputError for what is no `Activation`, such as a Python function or a name."""
+    if isinstance(activation, Activation):
+        return
+    got, way_out = shortened(repr(activation), 100), ""
+    if isinstance(activation, FunctionType):
+        got = f"the function {activation.__name__}"
+        way_out = "; the text for one of torch: codegen.elementwise(f).expressions()[0][0]"
+    example = "get('gelu') or from_expression('x*sigmoid(1.7*x)')"
+    raise InputError(f"activation must be of fitting.activations, written as {example}, got {got}{way_out}")

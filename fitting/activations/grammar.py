@@ -26,6 +26,7 @@ from fitting.activations.tape import Tape
 from fitting.activations.vocabulary import (
     CALLS,
     CONSTANTS,
+    ELSEWHERE,
     FUNCTIONS,
     MAX_CASES,
     NOT_NUMBERS,
@@ -112,8 +113,11 @@ class _Parser:
             raise InputError(f"expression is malformed {where}: {shortened(reason, SHOWN)}") from None
         return self.value(tree)
 
-    def refuse(self, node: ast.AST, why: str) -> InputError:
-        return InputError(f"expression: {why} {self.around(getattr(node, 'col_offset', 0))}")
+    def refuse(self, node: ast.AST, why: str, offset: int | None = None) -> InputError:
+        """The error for a node; its position is that of its first character, or `offset`."""
+        return InputError(
+            f"expression: {why} {self.around(getattr(node, 'col_offset', 0) if offset is None else offset)}"
+        )
 
     def around(self, offset: int) -> str:
         """The position, and the text around it, for an error."""
@@ -156,6 +160,8 @@ class _Parser:
                 if name in self.functions or name == "Piecewise":
                     raise self.refuse(node, f"{name} is a function: write {CALLS.get(name, f'{name}(x)')},")
                 known = nearest(name, {*self.symbols, *RESERVED})
+                if self.variables == (x,) and (len(name) <= 2 or not known.startswith("did you mean")):
+                    known = f"the variable is x; a parameter takes its value by --param {shortened(name, 20)}=1"
                 raise self.refuse(node, f"unknown name {shortened(name, SHOWN)!r} ({known})")
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.value(operand)
@@ -173,7 +179,7 @@ class _Parser:
             raise self.refuse(node, f"{literal[:20]!r} is not a plain decimal number below 1.8e308")
         return Rational(literal)
 
-    def binary(self, node: ast.AST, op: ast.operator, a: Expr, b: Expr) -> Expr:
+    def binary(self, node: ast.BinOp, op: ast.operator, a: Expr, b: Expr) -> Expr:
         if type(op) in _BINARY:
             return _BINARY[type(op)](a, b)
         if isinstance(op, ast.Div):
@@ -186,7 +192,9 @@ class _Parser:
             if b.has(*self.variables) and not a.has(*self.variables) and not Tape(a).arb(flint.arb(0)) > 0:
                 raise self.refuse(node, "a number to a power that varies must be positive")
             return a**b
-        raise self.refuse(node, f"operator {OPERATORS[type(op)]} is not allowed")
+        sign = OPERATORS[type(op)]
+        place = self.text.index(sign.split()[0], node.left.end_col_offset or 0)
+        raise self.refuse(node, f"operator {sign} is not allowed", place)
 
     def modest_power(self, base: Expr, exponent: Expr) -> bool:
         """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
@@ -198,12 +206,14 @@ class _Parser:
         if isinstance(node.func, ast.Constant) or getattr(node.func, "id", "") in {*self.symbols, *CONSTANTS}:
             raise self.refuse(node, f"{ast.unparse(node.func)} is no function: write * for products,")
         if not isinstance(node.func, ast.Name) or node.keywords:
-            raise self.refuse(node, "only plain calls like exp(x) are allowed")
+            name = getattr(node.func, "attr", "")
+            plain = f": write {CALLS.get(name, f'{name}(x)')}," if name in self.functions else ""
+            raise self.refuse(node, f"only plain calls like exp(x) are allowed{plain}")
         name = node.func.id
         if name == "Piecewise":
             return self.piecewise(node)
         if name not in self.functions:
-            known = nearest(name, [*self.functions, "Piecewise"])
+            known = ELSEWHERE.get(name.lower()) or nearest(name, [*self.functions, "Piecewise"])
             raise self.refuse(node, f"unknown function {shortened(name, SHOWN)!r} ({known})")
         count, function = self.functions[name]
         if len(node.args) != count:
@@ -216,10 +226,10 @@ class _Parser:
         branches = []
         for argument in node.args:
             if not isinstance(argument, ast.Tuple) or len(argument.elts) != 2:
-                raise self.refuse(argument, "Piecewise takes (value, condition) pairs")
+                raise self.refuse(argument, f"Piecewise takes (value, condition) pairs: {CALLS['Piecewise']},")
             branches.append((self.value(argument.elts[0]), self.condition(argument.elts[1])))
         if not branches or branches[-1][1] != sympy.true:
-            raise self.refuse(node, "the last condition of Piecewise must be True")
+            raise self.refuse(node, f"the last condition of Piecewise must be True: {CALLS['Piecewise']},")
         return Piecewise(*branches)
 
     def condition(self, node: ast.AST) -> Any:

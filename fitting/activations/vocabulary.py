@@ -87,6 +87,13 @@ OPERATORS = {
     ast.BitOr: "| outside of a condition",
     ast.BitXor: "^ (write ** for powers)",
 }
+# Names that other languages have, and what to write here.
+ELSEWHERE = {
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "int"), "steps are written by where(condition, a, b)"),
+    **dict.fromkeys(("pow", "power", "square"), "powers are written by **"),
+    **dict.fromkeys(("piecewise", "select"), "write Piecewise((a, condition), ..., (b, True))"),
+    **{"ln": "write log(x)", "arctan": "write atan(x)", "gelu": "write x*Phi(x)", "silu": "write x*sigmoid(x)"},
+}
 CALLS = {
     "where": "where(condition, a, b)",
     "Piecewise": "Piecewise((a, condition), ..., (b, True))",

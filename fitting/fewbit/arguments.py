@@ -1,6 +1,6 @@
 """Checks of a fit's arguments that need its activation and its weight."""
 
-from fitting.activations import Activation
+from fitting.activations import Activation, check_activation
 from fitting.errors import InputError
 from fitting.fewbit.rules import check_bits, check_domain, check_levels
 from fitting.weights import Weight
@@ -18,6 +18,7 @@ def check_arguments(
     InputError
         For the first argument that breaks its rule.
     """
+    check_activation(activation)
     check_bits(bits)
     check_levels(levels)
     lo, hi = map(float, weight.domain if domain is None else domain)

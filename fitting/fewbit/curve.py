@@ -63,7 +63,7 @@ class Curve:
             a, b = branch.lo, branch.hi
             inside = middle(a, b)
             piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
-            first, last = (_finite(piece, end, inside) for end in (a, b))
+            first, last = (_finite(piece, end, inside, (lo, hi)) for end in (a, b))
             runs.append(Run(a, b, piece, branch.direction, first, last))
         self.runs = tuple(runs)
         ends = [end for run in runs for end in (run.first, run.last)]
@@ -180,15 +180,28 @@ def _check_poles(activation: Activation, lo: float, hi: float) -> None:
             if max(lo, piece.lo) <= pole <= min(hi, piece.hi):
                 raise InputError(
                     f"f and f' must be finite on the domain, and at x = {pole:g} a divisor of f is 0: leave it out by"
-                    " --domain"
+                    f" --domain{_beside(piece, pole, (lo, hi))}"
                 )
 
 
-def _finite(piece: Piece, end: float, inside: float) -> float:
+def _beside(piece: Piece, at: float, domain: tuple[float, float]) -> str:
+    """The numbers of a domain that leaves the point out: the longer side of it on which f is finite; "" if none is."""
+    sides = [(at + (end - at) / 100, end) for end in reversed(domain)]
+    finite = [side for side in sides if np.isfinite(piece.f.numpy(np.linspace(*side, 9))).all()]
+    if not finite:
+        return ""
+    longer = max(finite, key=lambda side: abs(side[1] - side[0]))
+    return f" {min(longer):g} {max(longer):g}"
+
+
+def _finite(piece: Piece, end: float, inside: float, domain: tuple[float, float]) -> float:
     """f' at the end of a run, approached from inside it."""
     for value, at in ((piece.f.numpy(np.array(inside)), inside), (piece.d1.numpy(np.array(end)), end)):
         if not np.isfinite(value):
-            raise InputError(f"f and f' must be finite on the domain, got {value} near x = {at:g}; try --domain")
+            raise InputError(
+                f"f and f' must be finite on the domain, got {value} near x = {at:g}; try --domain"
+                f"{_beside(piece, at, domain)}"
+            )
     if abs(value) > STEEPEST:
         raise InputError(
             f"f' must be at most {STEEPEST:g} in size, where squares do not overflow, got {value:g} near x = {end:g};"

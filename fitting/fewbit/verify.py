@@ -1,5 +1,6 @@
 """Recompute the numbers of stored fewbit files. `python -m coefficients check` calls `verify`."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,17 +12,17 @@ from fitting.fewbit.judge import WEIGHTED_TOLERANCE, l2_squared, linf
 from fitting.fewbit.solve import BOUND_DIGITS, Errors, fit
 from fitting.fewbit.steps import Steps
 from fitting.provenance import differences, stored_function
-from fitting.weights import UNNAMED, named
+from fitting.weights import Weight, stored_weight
 
 ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # the relative difference that two machines' bounds may have
 FINEST = 1e-6  # the smallest target gap of a search here: it takes seconds
 
 
-def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
+def verify(document: dict[str, Any], weights: Sequence[Weight] = ()) -> tuple[list[str], list[str]]:
     """Problems in the numbers of a fewbit document that passed its schema, and what could not be verified.
 
     The lower bound is proven again by another search, and by a finer one if that proves less. Samples and Python
-    densities are not stored, so with them neither the bound nor l2_squared can be verified.
+    densities are not stored: neither the bound nor l2_squared can be verified unless they are among `weights`.
     """
     solution, stored, options = document["solution"], document["error"], document["options"]
     try:
@@ -30,9 +31,10 @@ def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
         steps = Steps(np.array(solution["borders"]), np.array(solution["codes"]), np.array(solution["levels"]))
         largest, place = linf(Curve(activation, *domain), steps)
         problems = differences(stored, {"linf": largest, "linf_at": place}, 0.0)
-        if options["weight"].startswith(UNNAMED):
-            return problems, ["error.l2_squared, error.lower_bound and error.gap, as the weight is not in the file"]
-        weight = named(options["weight"])
+        weight = stored_weight(options["weight"], weights)
+        if weight is None:
+            numbers = "error.l2_squared, error.lower_bound and error.gap"
+            return problems, [f"{numbers}, as the weight is not in the file (samples: --weight FILE)"]
         tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
         problems += differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
         if problems or stored["lower_bound"] == 0:  # 0 is always a lower bound

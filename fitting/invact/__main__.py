@@ -74,8 +74,9 @@ def _fit(activation: Activation, options: argparse.Namespace, settings: Settings
     weight = parse_weight(DEFAULT_WEIGHT if options.weight is None else options.weight)
     with tqdm(unit="problem", disable=True if options.quiet else None, leave=False) as bar:
 
-        def progress(done: int, count: int) -> None:
+        def progress(done: int, count: int, text: str) -> None:
             bar.total = count
+            bar.set_postfix_str(text)
             bar.update(done - bar.n)
 
         return fit(

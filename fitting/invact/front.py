@@ -22,7 +22,7 @@ UNFITTED = ("closed", "published")  # engines whose formulas are taken as they a
 JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried
 NEAR = 1.25  # errors, in parts of the largest allowed, that another polish may bring below it: it gains a fifth at most
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ def proposals(
 
     def solve(problem: Problem, engine: Engine) -> list[Form]:
         nonlocal solved
-        forms = engine(problem, settings)
+        forms = engine(problem, settings, lambda text: progress(solved, count, text))
         solved += 1
-        progress(solved, count)
+        progress(solved, count, "")
         return forms
 
     fronts = []

@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from coefficients import naming
-from fitting.activations import Activation
+from fitting.activations import Activation, check_activation
 from fitting.errors import InputError
 from fitting.invact.arguments import check_max_error
 from fitting.invact.engines import DEFAULT, Settings, parse_engines
@@ -21,6 +21,7 @@ from fitting.invact.front import Progress, Row, front_error, judged, pareto_fron
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
 from fitting.invact.proof import Bound, prove
 from fitting.weights import Weight, named
+from fitting.words import upwards
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
 TRIED = 40  # good rows that are judged at many more outputs and proven, until one of them passes
@@ -122,7 +123,7 @@ def fit(
     settings : Settings
         Seed, budget and templates of the engines.
     progress : callable, optional
-        Called with the number of problems solved and the number of all.
+        Called with the number of problems solved, the number of all, and what a slow engine is doing, or "".
 
     Returns
     -------
@@ -135,6 +136,7 @@ def fit(
         If one bit does not tell the branches apart, a second one is of no use, an engine or dtype is unknown, or no
         formula is good enough.
     """
+    check_activation(activation)
     weight = named(DEFAULT_WEIGHT) if weight is None else weight
     # One BLAS thread: the order of its sums depends on their number, and small matrices gain nothing by more.
     # Formulas may overflow; the judge refuses those that do.
@@ -165,7 +167,7 @@ def _fit(
             raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
         rows = [paper]
     else:
-        rows = proposals(error_floor, rule, judges, engines, settings, progress or (lambda done, count: None))
+        rows = proposals(error_floor, rule, judges, engines, settings, progress or (lambda *_: None))
     front = pareto_front(rows, rule)
     rule, best, bounds = _cheapest_good_row(rows, rule, error_floor, judges, max_error is not None)
     if best is None:
@@ -219,5 +221,6 @@ def _bounds(row: Row, error_floor: ErrorFloor) -> tuple[Bound, ...]:
 
 def _failure(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:
     best = f"the best has {front[-1].rms:.3g} RMS, {front[-1].pointwise:.3g} at most" if front else "none is finite"
-    way_out = "allow more by --max-error, or try --engine all"
+    enough = f" (the best needs {upwards(front[-1].pointwise)})" if front else ""
+    way_out = f"allow more by --max-error{enough}, or try --engine all"
     return f"no formula found for {activation.name} reaches {rule.text}: {best}; {way_out}"

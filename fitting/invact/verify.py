@@ -19,7 +19,7 @@ from fitting.invact.front import Row, judged, with_many_outputs
 from fitting.invact.judge import RELAXED, Judge, rule_for
 from fitting.invact.proof import RESOLVED, SHARP, prove
 from fitting.provenance import differences, stored_function
-from fitting.weights import UNNAMED, named
+from fitting.weights import Weight, named, stored_weight
 
 RELATIVE = 1e-9  # float64 functions differ by some ulp between machines
 NOISE = 2.0**-50  # four ulp of an f' of 1: by which rounding moves an error floor of 0
@@ -29,15 +29,18 @@ _INEXACT = re.compile(r"exp|log|tanh|sigmoid|2\*\*\(|\*\*\(1/3\)")
 Document = dict[str, Any]
 
 
-def verify(document: Document) -> tuple[list[str], list[str]]:
+def verify(document: Document, weights: Sequence[Weight] = ()) -> tuple[list[str], list[str]]:
     """Compute the errors, error floor, price, rule and proven bound of an invact document again.
 
-    The other rows of the front and weights without a name cannot be verified: files do not hold them.
+    The other rows of the front cannot be verified, as files do not hold them, nor can what depends on samples or a
+    Python density that is not among `weights`.
 
     Parameters
     ----------
     document : dict
         That passed its schema.
+    weights : sequence of Weight
+        Those that files hold by a hash or a name only.
 
     Returns
     -------
@@ -46,17 +49,17 @@ def verify(document: Document) -> tuple[list[str], list[str]]:
     """
     try:
         with np.errstate(all="ignore"):
-            return _verified(document, stored_function(document["function"]))
+            return _verified(document, stored_function(document["function"]), weights)
     except InputError as error:
         return [str(error)], []
 
 
-def _verified(document: Document, activation: Activation) -> tuple[list[str], list[str]]:
+def _verified(document: Document, activation: Activation, weights: Sequence[Weight]) -> tuple[list[str], list[str]]:
     options, solution, stored = document["options"], document["solution"], document["error"]
-    unnamed = options["weight"].startswith(UNNAMED)
-    weight = named("norm" if unnamed else options["weight"])
+    weight = stored_weight(options["weight"], weights)
+    unnamed = weight is None
     error_floor = information_floor(
-        activation, options["dtype"], weight, options.get("bits", 1), CutOutput.of(solution)
+        activation, options["dtype"], weight or named("norm"), options.get("bits", 1), CutOutput.of(solution)
     )
     split = error_floor.split
     if (split.border, len(split.branches)) != (solution["border"], len(solution["branches"])):
@@ -74,7 +77,7 @@ def _verified(document: Document, activation: Activation) -> tuple[list[str], li
     wrong, unverified = _ruled(error_floor, close, options, solution, unnamed)
     problems += wrong + _front(row, solution, stored)
     if unnamed:
-        unverified.append("error.rms and error.floor_rms, as the weight is not in the file")
+        unverified.append("error.rms and error.floor_rms, as the weight is not in the file (samples: --weight FILE)")
     others = len(solution["front"]) - 1
     if others:
         unverified.append(f"{others} other row{'s' * (others > 1)} of solution.front, as their formulas are not stored")
@@ -115,7 +118,7 @@ def _ruled(
     """Problems of the rule (another rule holds, or the formulas break it), and a note if it cannot be verified."""
     rule, stored_rule = rule_for(error_floor, options["max_error"]), solution["rule"]
     if rule.by_rms and unnamed:
-        return [], ["solution.rule, as the weight is not in the file"]
+        return [], ["solution.rule, as the weight is not in the file (samples: --weight FILE)"]
     fits = rule.fits(row.scores)
     if not row.is_fitted:
         right = row.engine if fits else f"{row.engine}; misses: {rule.text}"

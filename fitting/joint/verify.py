@@ -1,5 +1,6 @@
 """Recompute the numbers of stored joint codes. `python -m coefficients check` calls `verify`."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,23 +12,23 @@ from fitting.joint import judge
 from fitting.joint.solve import fit_joint
 from fitting.joint.table import Table
 from fitting.provenance import differences, stored_function
-from fitting.weights import UNNAMED, named
+from fitting.weights import Weight, stored_weight
 
 FINEST = 1e-5  # the smallest target gap of a search here
 
 
-def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
+def verify(document: dict[str, Any], weights: Sequence[Weight] = ()) -> tuple[list[str], list[str]]:
     """Problems in the numbers of a joint document that passed its schema, and what could not be verified.
 
-    The lower bound is proven again by another search. Samples and Python densities are not stored, so with them
-    nothing can be verified.
+    The lower bound is proven again by another search. Samples and Python densities are not stored: nothing can be
+    verified unless they are among `weights`.
     """
     solution, stored, options = document["solution"], document["error"], document["options"]
-    if options["weight"].startswith(UNNAMED):
-        return [], ["errors, as the weight is not in the file"]
     try:
+        weight, domain = stored_weight(options["weight"], weights), tuple(options["domain"])
+        if weight is None:
+            return [], ["errors, as the weight is not in the file (samples: --weight FILE)"]
         activation = stored_function(document["function"])
-        weight, domain = named(options["weight"]), tuple(options["domain"])
         judged = judge.errors(activation, weight, domain, Table(**{key: np.array(solution[key]) for key in solution}))
         recomputed = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
         problems = differences(stored, recomputed, judge.TOLERANCE)

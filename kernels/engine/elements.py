@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.engine.emitted import is_emitted, module_of
 from kernels.engine.planes import plane_bytes
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.functions import FUNCTIONS
@@ -53,7 +54,9 @@ def widened(values: Tensor) -> Tensor:
 
 @cache
 def torch_elements(function: str) -> ModuleType:
-    """The emitted PyTorch module of a function of the catalogue."""
+    """The emitted PyTorch module of a function of the catalogue, or of one that was registered."""
+    if is_emitted(function):
+        return module_of(function, "torch", "float32")  # the text is the same for all dtypes
     return import_module(f"kernels.generated.{function}_torch")
 
 
@@ -71,7 +74,13 @@ def loop_element(function: str) -> Callable[..., None] | None:
 def triton_elements(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """FORWARD, ENCODE and DECODE of a kernel."""
     spec = spec_of(key)
-    module = import_module(f"kernels.generated.{spec.function.name}_triton")
+    name = spec.function.name
+    emitted = (
+        module_of(name, "triton", "float32" if dtype == torch.float64 else dtype_name(dtype))
+        if is_emitted(name)
+        else None
+    )
+    module = emitted or import_module(f"kernels.generated.{name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype_name(dtype)))
     return forward, encode, decode
 

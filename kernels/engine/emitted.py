@@ -37,6 +37,11 @@ def register_emitted(emitted: Emitted) -> None:
     _KNOWN.setdefault(emitted.key, emitted)
 
 
+def is_emitted(key: str) -> bool:
+    """Whether the key is that of a registered function."""
+    return key in _KNOWN
+
+
 def emitted_function(key: str) -> Emitted:
     """The function of a key."""
     if key not in _KNOWN:

@@ -49,7 +49,8 @@ def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Met
     for option in given:
         if option not in known[name].options:
             takers = [repr(method.name) for method in known.values() if option in method.options]
-            raise KernelError(f"{option} must go with method={' or '.join(takers)}, got method={name!r}")
+            hint = "; codegen.elementwise(f, coefficients=file) takes formulas" if option == "coefficients" else ""
+            raise KernelError(f"{option} must go with method={' or '.join(takers)}, got method={name!r}{hint}")
     return known[name](**given)
 
 

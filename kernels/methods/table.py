@@ -62,6 +62,9 @@ class Table:
         return [*borders, *self.codes, *[0] * (size - len(self.codes)), *self.levels]
 
 
+_OTHERS = " codegen.elementwise(f, coefficients=file) takes those of any function"
+
+
 def own_document(path: str, method: str, function: FunctionInfo, parameters: Mapping[str, float]) -> Mapping[str, Any]:
     """The document of a user's file.
 
@@ -79,7 +82,7 @@ def own_document(path: str, method: str, function: FunctionInfo, parameters: Map
         raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
     got = f"{document['method']} of {document['function']['name']}"
     if document["method"] != method or document["function"]["name"] != function.name:
-        raise KernelError(f"coefficients must be a {method} file of {function.name}, got {got} ({path})")
+        raise KernelError(f"coefficients must be a {method} file of {function.name}, got {got} ({path});{_OTHERS}")
     if document["function"]["params"] != parameters:
         raise KernelError(f"coefficients must be for {dict(parameters)}, got {document['function']['params']} ({path})")
     return document

@@ -21,6 +21,7 @@ NOTEBOOKS = {
     "joint_codes": "One code for f′ and f",
     "fitting_slopes": "How slopes are fitted",
     "memory": "Memory of a model",
+    "budget": "A model within a budget",
 }
 
 

@@ -159,7 +159,8 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
     ("words", "message"),
     [
         ([], "the following arguments are required"),
-        (["emit"], "say what to emit by one of --fn and --expr (or --all), got none"),
+        (["emit"], "say what to emit by one of --fn and --expr (or --all), got none; as in: emit --fn silu"),
+        (["inspect"], "say what to inspect by --fn, as in: inspect --fn gelu --method fewbit --bits 3; got none"),
         (["emit", "--fn", "gelu", "--expr", "x"], "got both"),
         (["emit", "--fn", "gleu"], "unknown function 'gleu'; did you mean"),
         (["emit", "--fn", "gelu", "--method", "inwact"], "method must be one of forward-ad, fewbit, invact"),

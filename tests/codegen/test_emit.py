@@ -1,6 +1,7 @@
 """What is emitted: modules that stand alone do what the runtime does, and nothing from outside gets into them."""
 
 import ast
+import inspect
 import json
 from pathlib import Path
 
@@ -42,20 +43,12 @@ def sample(dtype, count=2048):
     return numbers.to(TORCH_DTYPES[dtype])
 
 
-def run_triton(emitted, x, params, saves, bits):
+def run_triton(emitted, x, params=()):
     """y, what is saved, and the gradient of y.sum(), by a module that stands alone."""
-    y, dx, grad = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x)
-    saved = (
-        torch.empty_like(x) if saves == "derivative" else x.new_empty((bits, (x.numel() + 7) // 8), dtype=torch.uint8)
-    )
-    store = [saved] if saves in ("derivative", "codes", "branch_bit") else []
     given = [params] if params else []
-    grid = (-(-x.numel() // (8 * 64)),)
-    emitted.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=64)
-    outputs = [y] if saves in ("branch_bit", "output", "marked_output") else []
-    takes = given if saves not in ("derivative", "codes") else []
-    emitted.backward_kernel[grid](grad, *outputs, *store, dx, *takes, x.numel(), ROWS=64)
-    return y, saved, dx
+    y, saved = emitted.forward_pass(x, *given)
+    takes_output = "y" in inspect.signature(emitted.backward_pass).parameters
+    return y, saved, emitted.backward_pass(torch.ones_like(x), *([y] if takes_output else []), saved, *given)
 
 
 @pytest.mark.slow
@@ -73,9 +66,7 @@ def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp
         params = tuple(FUNCTIONS[name].parameters.values())
         x = sample(dtype)
         with np.errstate(all="ignore"):
-            y, saved, dx = run_triton(
-                module(emit(asked, "triton"), tmp_path), x, params, kernel.storage.name, kernel.stored_bits
-            )
+            y, saved, dx = run_triton(module(emit(asked, "triton"), tmp_path), x, params)
             expected, kept = launch.forward(kernel, x, params)
             gradient = launch.backward(
                 kernel, torch.ones_like(x), expected if kernel.storage.keeps_output else None, kept, params
@@ -84,6 +75,24 @@ def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp
         if kernel.storage.name not in ("output", "marked_output"):
             assert torch.equal(saved, kept)
         assert torch.equal(dx, gradient)
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_launchers_take_any_strides_no_elements_and_one_dtype(tmp_path):
+    emitted = module(emit(request("silu", dtype="float32"), "triton"), tmp_path)
+    x, grad = torch.randn(7, 5).t(), torch.randn(5, 7)
+    y, saved = emitted.forward_pass(x)
+    dx = emitted.backward_pass(grad, y, saved)
+    exact = x.double().requires_grad_()
+    expected = torch.nn.functional.silu(exact)
+    expected.backward(grad.double())
+    torch.testing.assert_close(y.double(), expected.detach(), rtol=4 * 2.0**-24, atol=2.0**-24)  # four roundings
+    largest = load("silu", "invact-float32")["error"]["linf"] * float(grad.abs().max())  # next to the minimum of f
+    torch.testing.assert_close(dx.double(), exact.grad, rtol=4 * 2.0**-24, atol=largest)
+    empty, nothing = emitted.forward_pass(torch.empty(0))
+    assert emitted.backward_pass(torch.empty(0), empty, nothing).shape == (0,)
+    with pytest.raises(TypeError, match=r"x must be a tensor of torch\.float32, got torch\.bfloat16"):
+        emitted.forward_pass(x.bfloat16())
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "invact-precision-bit"])
@@ -111,7 +120,7 @@ def test_a_function_of_ones_own(tmp_path):
     snake = from_expression("x + sin(a*x)**2/a", "snake", {"a": 1.5})
     text = emit(Request(Subject(snake, (), {}), method_of("forward-ad", None), "float32", ("python",)), "triton")
     x = sample("float32").clamp(-30, 30)
-    y, saved, dx = run_triton(module(text, tmp_path), x, (), "derivative", 0)
+    y, saved, dx = run_triton(module(text, tmp_path), x)
     exact, slope_ = snake.f(x.double().numpy()), snake.df(x.double().numpy())
     # sin of a*x: its argument, up to 45, is rounded to 24 bits; two multiplications follow.
     np.testing.assert_allclose(y.numpy(), exact, rtol=4 * 2.0**-24, atol=45 * 2.0**-23)
@@ -133,7 +142,7 @@ def test_a_function_of_ones_own_has_its_limits_at_infinity(target, tmp_path):
         emitted = module(emit(own, target), tmp_path)
         if target == "triton":
             with np.errstate(all="ignore"):
-                y, _, dx = run_triton(emitted, x, (), "derivative", 0)
+                y, _, dx = run_triton(emitted, x)
         else:
             y, saved = emitted.forward_pass(x)
             dx = emitted.backward_pass(torch.ones_like(x), saved)
@@ -182,9 +191,8 @@ def test_parameters_may_be_numbers_in_the_text(name, params, target, tmp_path):
     x = sample("float32").clamp(-20, 20)
     text = emit(Request(of_one(activation), method_of("invact", None), "float32", ("python",)), target)
     emitted = module(text, tmp_path)
-    saves = "branch_bit" if name == "threshold" else "output"
     if target == "triton":
-        y, _, dx = run_triton(emitted, x, (), saves, 1)
+        y, _, dx = run_triton(emitted, x)
     else:
         y, saved = emitted.forward_pass(x)
         dx = emitted.backward_pass(torch.ones_like(x), y, saved)

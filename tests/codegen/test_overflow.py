@@ -69,7 +69,7 @@ def gradients(expression, dtype, target, x, folder):
     if target == "torch":
         return emitted.backward_pass(torch.ones_like(x), emitted.forward_pass(x)[1])
     with np.errstate(all="ignore"):
-        return run_triton(emitted, x, (), "derivative", 0)[2]
+        return run_triton(emitted, x)[2]
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
             dx = emitted.backward_pass(torch.ones_like(given), saved)
         else:
             with np.errstate(all="ignore"):
-                y, _, dx = run_triton(emitted, given, (), "derivative", 0)
+                y, _, dx = run_triton(emitted, given)
         for got, limits in ((y, activation.limits), (dx, activation.derivative_limits)):
             for value, limit in zip(got.tolist(), (limits.left, limits.right), strict=False):
                 if np.isfinite(limit):
@@ -202,7 +202,7 @@ def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
     params = tuple(asked.subject.activation.params.values())
     given = torch.from_numpy(x).to(TORCH_DTYPES[dtype])
     with np.errstate(all="ignore"):
-        y, _, dx = run_triton(module(emit(asked, "triton"), tmp_path), given, params, "derivative", 0)
+        y, _, dx = run_triton(module(emit(asked, "triton"), tmp_path), given, params)
     for function, got in (("forward", y), ("derivative", dx)):
         want = torch.from_numpy(emulation.run(function, given.double().numpy(), params).copy()).to(given.dtype)
         # Triton's interpreter and this take exp2 from different libraries: a unit of float32 each, times 8 operations.

@@ -7,11 +7,18 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import coefficients
 from coefficients import publish, store
 from coefficients.__main__ import run
+from coefficients.document import SEALED, seal
+from coefficients.store import write
+from fitting.activations import get
+from fitting.fewbit.document import to_document
+from fitting.fewbit.solve import fit
+from fitting.weights import parse_weight
 from tests.coefficients.documents import bump_fit, relu_fit
 
 ROOT = Path(coefficients.__file__).parents[1]
@@ -34,7 +41,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     findings: list[Any] = []
     judge, reader = types.ModuleType(JUDGE), types.ModuleType(READER)
     judge.verify = (
-        lambda document: (  # type: ignore[attr-defined]
+        lambda document, weights: (  # type: ignore[attr-defined]
             [finding for finding in findings if finding[0] != "?"],
             [finding[1:] for finding in findings if finding[0] == "?"],
         )
@@ -125,11 +132,46 @@ def test_check_goes_on_after_a_bad_file(data: Path, judge: list[Any], capsys: py
     assert count == "3 files, 2 bad"
 
 
+def test_check_goes_on_after_a_missing_file(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "none.json", "bump/custom-2bit.v1.json", "bump"]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["bump/custom-2bit.v1.json: ok", "1 file, 0 bad"]
+    assert err.splitlines() == ["coefficients: none.json does not exist", "coefficients: bump is not a file"]
+
+
+def test_check_of_a_fit_to_samples_with_its_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = {}
+    for seed in (1, 2):
+        np.save(tmp_path / f"{seed}.npy", np.random.default_rng(seed).normal(size=100))
+        weights[seed] = parse_weight(str(tmp_path / f"{seed}.npy"))
+    table = fit(get("tanh"), 1, weight=weights[1])
+    path, wrong = tmp_path / "tanh.json", tmp_path / "wrong.json"
+    made = seal(to_document(table), 1)
+    write(made, path)
+    error = {**made["error"], "l2_squared": made["error"]["l2_squared"] * 1.01}
+    error["gap"] = (error["l2_squared"] - error["lower_bound"]) / error["l2_squared"]
+    write(seal({**{key: made[key] for key in made if key not in SEALED}, "error": error}, 1), wrong)
+    assert run(["check", str(path)]) == 0
+    assert "; not verified: error.l2_squared, error.lower_bound and error.gap, as the" in capsys.readouterr().out
+    assert run(["check", str(path), "--weight", str(tmp_path / "1.npy")]) == 0
+    assert capsys.readouterr().out == f"{path}: ok\n1 file, 0 bad\n"
+    assert run(["check", str(wrong), "--weight", str(tmp_path / "1.npy")]) == 1
+    assert "error.l2_squared must be" in capsys.readouterr().out
+    assert run(["check", str(path), "--weight", str(tmp_path / "2.npy")]) == 2
+    got = f"weight must be that of a file that is checked, got {weights[2].label}, which none has"
+    assert capsys.readouterr().err == f"coefficients: {got}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["check", "none.json"], "coefficients: none.json does not exist"),
-        (["check", "bump/custom-2bit.v1.json", "bump"], "coefficients: bump is not a file"),
+        (["check", "bump"], "coefficients: bump is not a file"),
+        (
+            ["check", "--weight", "w.npy"],
+            "coefficients: weight must be a file of samples that can be read, got 'w.npy'",
+        ),
+        (["check", "--weight", "w.npy", "--no-recompute"], "coefficients: --weight goes without --no-recompute"),
         (["list", "relo"], "coefficients: function must be one that"),
         (["check", "--prove", "--no-recompute"], "coefficients: --prove recomputes, and goes without --no-recompute"),
     ],
@@ -273,7 +315,7 @@ def test_ctrl_c_in_a_process(data: Path) -> None:
     (package.parent / "stored.py").write_text("def read(document):\n    return []\n")
     (package / "verify.py").write_text(
         "import signal\n"
-        "def verify(document):\n"
+        "def verify(document, weights):\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    signal.raise_signal(signal.SIGINT)\n"
     )

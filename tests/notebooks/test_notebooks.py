@@ -10,6 +10,7 @@ import pytest
 
 from coefficients import command, load
 from notebooks import render
+from notebooks.gallery.page import NOTEBOOKS
 
 pytest.importorskip("nbclient", reason="needs the packages of notebooks: pip install -e '.[notebooks]'")
 import nbformat
@@ -25,6 +26,10 @@ METADATA = {
 
 def test_all_notebooks_are_known() -> None:
     assert {path.stem for path in render.HERE.glob("*.ipynb")} == set(render.NAMES)
+
+
+def test_the_gallery_lists_every_notebook() -> None:
+    assert tuple(NOTEBOOKS) == render.NAMES
 
 
 @pytest.mark.parametrize("name", render.NAMES)

@@ -20,6 +20,7 @@ from fitting.invact.price import improving, price
 from fitting.invact.symbolic import Data, operon, pysr, sound_at
 from fitting.invact.symbolic.equations import read_hall_of_fame
 
+RUNS = 8  # of operon
 MAXSIZE = 30  # nodes of a formula that PySR looks for
 
 
@@ -48,24 +49,30 @@ class Settings:
     timeout: float | None = None
 
 
-Engine = Callable[[Problem, Settings], list[Form]]
+Report = Callable[[str], None]  # takes a short text of what is being done
+Engine = Callable[[Problem, Settings, Report], list[Form]]
 
 
-def _minimax(problem: Problem, settings: Settings) -> list[Form]:
+def _minimax(problem: Problem, settings: Settings, report: Report) -> list[Form]:
     return minimax.search(problem)
 
 
-def _template(problem: Problem, settings: Settings) -> list[Form]:
+def _template(problem: Problem, settings: Settings, report: Report) -> list[Form]:
     known = (*template.BUILTIN, *settings.templates)
     return template.search(problem, settings.seed, settings.budget or 8, known)
 
 
-def _operon(problem: Problem, settings: Settings) -> list[Form]:
-    forms = operon.search(_data(problem), settings.seed, settings.budget or 8, accept=_sound(problem))
+def _operon(problem: Problem, settings: Settings, report: Report) -> list[Form]:
+    runs = settings.budget or RUNS
+
+    def done(count: int) -> None:
+        report(f"operon: run {count} of {runs} is done")
+
+    forms = operon.search(_data(problem), settings.seed, runs, done, _sound(problem))
     return refitted(forms, problem)
 
 
-def _pysr(problem: Problem, settings: Settings) -> list[Form]:
+def _pysr(problem: Problem, settings: Settings, report: Report) -> list[Form]:
     forms = pysr.search(
         _data(problem),
         settings.seed,
@@ -78,7 +85,7 @@ def _pysr(problem: Problem, settings: Settings) -> list[Form]:
     return refitted(forms, problem)
 
 
-def _imported(problem: Problem, settings: Settings) -> list[Form]:
+def _imported(problem: Problem, settings: Settings, report: Report) -> list[Form]:
     if settings.imported is None:
         return []
     sound = _sound(problem)

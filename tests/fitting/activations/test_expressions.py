@@ -10,6 +10,10 @@ from scipy.special import erf, lambertw
 
 from fitting.activations import Limits, from_expression, get
 from fitting.activations.catalogue import CATALOGUE
+from fitting.errors import InputError
+from fitting.fewbit.solve import fit
+from fitting.invact.solve import fit as fit_from_output
+from fitting.joint.solve import fit_joint
 from tests.fitting.activations.catalogue_cases import INF, close, known, shape
 from tests.fitting.agreement import EPS, assert_agree, line
 
@@ -195,3 +199,17 @@ def test_spelled_out_gelu_by_scipy():
     points = np.linspace(-8, 8, 201)
     by_hand = points * (1 + erf(points / math.sqrt(2))) / 2
     assert_agree(points, get("gelu").f(points), by_hand, rtol=2 * EPS, atol=8 * EPS)
+
+
+@pytest.mark.parametrize("solve", [fit, lambda f, bits: fit_from_output(f, "bfloat16", bits=bits), fit_joint])
+def test_a_python_function_is_told_how_to_write_its_expression(solve):
+    rule = (
+        "activation must be of fitting.activations, written as get('gelu') or from_expression('x*sigmoid(1.7*x)'), got"
+    )
+    with pytest.raises(InputError) as caught:
+        solve(lambda x: x * x, 1)
+    text = "codegen.elementwise(f).expressions()[0][0]"
+    assert str(caught.value) == f"{rule} the function <lambda>; the text for one of torch: {text}"
+    with pytest.raises(InputError) as caught:
+        solve("gelu", 1)
+    assert str(caught.value) == f"{rule} 'gelu'"

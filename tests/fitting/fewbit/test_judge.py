@@ -148,7 +148,9 @@ def load(name):
     return json.loads((DATA / name).read_text())
 
 
-UNWEIGHTED = ["error.l2_squared, error.lower_bound and error.gap, as the weight is not in the file"]
+UNWEIGHTED = [
+    "error.l2_squared, error.lower_bound and error.gap, as the weight is not in the file (samples: --weight FILE)"
+]
 NUDGE = 1e-5  # relative; its square is far above the rounding of l2_squared, 1e-16
 
 

@@ -276,8 +276,8 @@ def test_a_weight_that_is_not_stored_leaves_errors_unverified():
     problems, unverified = verify(document)
     assert problems == []
     assert unverified[:2] == [
-        "solution.rule, as the weight is not in the file",
-        "error.rms and error.floor_rms, as the weight is not in the file",
+        "solution.rule, as the weight is not in the file (samples: --weight FILE)",
+        "error.rms and error.floor_rms, as the weight is not in the file (samples: --weight FILE)",
     ]
 
 

@@ -6,11 +6,13 @@ import pytest
 
 from coefficients import load
 from fitting.activations import get
+from fitting.invact import engines
 from fitting.invact.document import candidate_of
+from fitting.invact.engines import Settings
 from fitting.invact.engines.problem import problems
 from fitting.invact.engines.stretch import stretch_of
 from fitting.invact.error_floor import information_floor
-from fitting.invact.front import NEAR, _with_another_polish
+from fitting.invact.front import NEAR, _with_another_polish, proposals
 from fitting.invact.judge import Judge, Rule, rule_for
 from fitting.weights import named
 
@@ -55,3 +57,20 @@ def test_what_it_saves(name, instructions):
     document = load(name, "invact-float32")
     assert document["solution"]["price"]["instructions"] == instructions
     assert document["error"]["pointwise"] <= 2.0**-20
+
+
+def test_runs_of_operon_are_reported_one_by_one(monkeypatch):
+    def search(data, seed, budget, progress, accept):
+        for run in range(budget):
+            progress(run + 1)
+        return []
+
+    error_floor = information_floor(get("silu"), "float32", named("norm"))
+    judges = [Judge(branch, error_floor) for branch in (0, 1)]
+    reported = []
+    monkeypatch.setattr(engines.operon, "search", search)
+    proposals(
+        error_floor, rule_for(error_floor), judges, ("operon",), Settings(budget=2), lambda *step: reported.append(step)
+    )
+    runs = ["operon: run 1 of 2 is done", "operon: run 2 of 2 is done", ""]
+    assert reported == [(0, 2, runs[0]), (0, 2, runs[1]), (1, 2, ""), (1, 2, runs[0]), (1, 2, runs[1]), (2, 2, "")]

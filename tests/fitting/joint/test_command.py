@@ -97,9 +97,11 @@ def test_all_of_one_width(fewbit: Command, tmp_path: Path) -> None:
 
 
 def test_a_file_of_samples_is_verified_in_part(tmp_path: Path) -> None:
-    document = to_document(fit_joint(get("gelu"), 2, weight=from_samples([-1.0, 0.0, 0.5, 2.0, 3.0])))
+    weight = from_samples([-1.0, 0.0, 0.5, 2.0, 3.0])
+    document = to_document(fit_joint(get("gelu"), 2, weight=weight))
     path = publish(document, file_name(document), tmp_path).path
-    assert verify(read_unsealed(path)) == ([], ["errors, as the weight is not in the file"])
+    assert verify(read_unsealed(path)) == ([], ["errors, as the weight is not in the file (samples: --weight FILE)"])
+    assert verify(read_unsealed(path), [weight]) == ([], [])
 
 
 @pytest.mark.parametrize(

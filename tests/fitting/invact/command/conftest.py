@@ -32,7 +32,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that quickly find nothing."""
-    monkeypatch.setattr(front, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
+    monkeypatch.setattr(front, "ENGINES", {name: lambda *_: [] for name in ENGINES})
 
 
 @pytest.fixture

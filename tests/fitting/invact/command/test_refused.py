@@ -1,10 +1,15 @@
 """What python -m fitting.invact refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from fitting.invact import front
+from fitting.invact.engines import ENGINES, minimax
+from fitting.invact.engines.problem import Problem
+from fitting.invact.formula import Form
 from tests.fitting.commands import Command, files
 from tests.fitting.invact.command.words import MISH
 
@@ -122,3 +127,17 @@ def test_what_no_formula_reaches(hopeless: None, invact: Command) -> None:
     assert err.startswith("invact: no formula found for mish reaches max |q - g| at most 1e-07: ")
     assert files() == []
     assert err.count("\n") == 1
+
+
+def test_what_misses_the_rule_says_the_error_that_takes_it(
+    invact: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cheapest(problem: Problem, *_: object) -> list[Form]:
+        return minimax.search(problem)[:1]
+
+    monkeypatch.setattr(front, "ENGINES", dict.fromkeys(ENGINES, cheapest))
+    status, _, err = invact(*MISH, "--engine", "operon")
+    assert status == 2
+    needed = re.search(r"allow more by --max-error \(the best needs (\S+)\), or try --engine all", err)
+    assert needed is not None
+    assert invact(*MISH, "--engine", "operon", "--max-error", needed[1], "--out", str(tmp_path / "o.json"))[0] == 0
