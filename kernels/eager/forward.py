@@ -25,8 +25,10 @@ class InFewBits(Forwarding):
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        with self.mode(self.options.method, own, inputs, self._names()):
-            return self.original(*args, **kwargs)
+        with self.mode(self.options.method, own, inputs, self._names()) as mode:
+            output = self.original(*args, **kwargs)
+            mode.keeper.hand_out(output)
+            return output
 
     def mode(self, *given: Any) -> Compressing:
         """The context in which forward runs."""
