@@ -4,12 +4,20 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def saving_hooks() -> tuple[object, object] | None:
     """The current pair of saved-tensor hooks, or None. If it changes during forward, a checkpoint began."""
     hooks: tuple[object, object] | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks
+
+
+def runs_again() -> bool:
+    """Whether a checkpoint runs forward, or backward runs it once more."""
+    hooks = saving_hooks()
+    in_checkpoint = hooks is not None and getattr(hooks[0], "__module__", "") == checkpoint.__module__
+    return in_checkpoint or int(torch._C._current_graph_task_id()) != -1
 
 
 def autocasts(kind: str) -> bool:

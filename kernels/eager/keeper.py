@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from kernels.eager import calls
-from kernels.eager.coder import Coder
+from kernels.eager.coder import CHECKPOINT, Coder
 from kernels.eager.custom import BY_ROWS, Custom
 from kernels.eager.encoded import Uncoded
-from kernels.eager.lineage import HANDED_OUT, MET, Ancestor, Lineage, held
+from kernels.eager.lineage import HANDED_OUT, MET, Ancestor, Lineage
 from kernels.eager.provenance import Provenance, RunningCall
-from kernels.eager.tensors import storage_of
+from kernels.eager.tensors import is_plain, storage_of
 from kernels.eager.values import Value
 from kernels.eager.whole import is_operand, watch
+from kernels.memory.storages import tensors as tensors_within
 
 
 class Keeper:
@@ -46,6 +47,8 @@ class Keeper:
 
     def coded(self, value: Value, x: Tensor, saver: RunningCall) -> None:
         """What the call saves has a code, or is recomputed."""
+        if saver.name == CHECKPOINT:  # it saves arguments, which are not among its operands
+            return
         self.lineage.saves(value, x, saver, is_result=not is_operand(x, saver))
         if saver.name.endswith(calls.APPLY):
             self._custom.saves(value, x, saver)
@@ -64,7 +67,7 @@ class Keeper:
 
         The caller holds them anyhow, and a loss may divide by them.
         """
-        outputs = list(held(output))
+        outputs = [x for x in tensors_within(output) if is_plain(x)]
         read = [(value, Ancestor.of(x, value.read)) for value, x in self._provenance.read_of(outputs)]
         self.saved_outputs.update(storage_of(ancestor.tensor) for _, ancestor in read)
         self._keep(read, HANDED_OUT)

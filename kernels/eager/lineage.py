@@ -5,16 +5,15 @@ p over exact p may be anything. Only the logarithm, some calls later, shows that
 exact tensors are held until then, at most as long as what was made of them lives.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernels.eager import calls
 from kernels.eager.provenance import A_STATISTIC, ALIVE, Provenance, RunningCall
-from kernels.eager.tensors import is_plain, tensors, version_of
+from kernels.eager.tensors import tensors, version_of
 from kernels.eager.values import Value
 from kernels.methods.every_tensor import STATISTIC
 
@@ -35,7 +34,7 @@ class Ancestor(NamedTuple):
     steps
         Calls from it to the other.
     handed_out
-        Whether a function that handed it out saved it, as sigmoid, and it is the only large tensor in these calls.
+        Whether a function that handed it out saved it, as sigmoid, and these calls only move it, as to keep it from 0.
     """
 
     tensor: Tensor
@@ -91,7 +90,7 @@ class Lineage:
         others = [x for x in running.operands if x.requires_grad and not any(x is known for known in made)]
         if running.name in ("add", "sub", "rsub") and any(x.numel() == result.numel() for x in others):
             return
-        only = sum(x.requires_grad for x in running.operands) == 1
+        only = running.name in calls.MOVING and sum(x.requires_grad for x in running.operands) == 1
         ancestors = {
             value: old._replace(steps=old.steps + 1, handed_out=old.handed_out and only)
             for x in made
@@ -138,23 +137,3 @@ class Lineage:
     def of_output(self, x: Tensor) -> Iterator[tuple[Value, Ancestor]]:
         """What a loss outside may divide by: results of saturated functions that an output was made of alone."""
         yield from (item for item in self._of.get(x, {}).items() if item[1].handed_out)
-
-
-def held(output: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """The tensors in what a forward pass gives: in containers of any depth, and in attributes of objects."""
-    seen = set() if seen is None else seen
-    if id(output) in seen:
-        return
-    seen.add(id(output))
-    if isinstance(output, Tensor):
-        yield from [output] if is_plain(output) else []
-        return
-    inner: Iterable[Any] = ()
-    if isinstance(output, Mapping):
-        inner = output.values()
-    elif isinstance(output, list | tuple | set | frozenset):
-        inner = output
-    elif hasattr(output, "__dict__") and not isinstance(output, nn.Module | type | FunctionType | ModuleType):
-        inner = vars(output).values()
-    for value in inner:
-        yield from held(value, seen)
