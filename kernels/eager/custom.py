@@ -6,6 +6,7 @@ of one tensor with its statistics, as a norm saves them, the error stays that of
 """
 
 from types import FrameType
+from typing import Any
 
 from torch import Tensor
 
@@ -27,14 +28,15 @@ class Custom:
 
     def clear(self) -> None:
         """No function runs."""
-        self._frame, self._coded = 0, dict[Value, Ancestor]()
+        self._args: Any = None  # of the call, which they identify
+        self._coded: dict[Value, Ancestor] = {}
         self._statistics = self._integers = False
 
     def begin(self, frame: FrameType, x: Tensor, saver: RunningCall) -> None:
         """A function saves a tensor, from this frame."""
-        if self._frame != id(frame):
+        if self._args is not frame.f_locals["args"]:
             self.clear()
-            self._frame = id(frame)
+            self._args = frame.f_locals["args"]
         if not is_operand(x, saver) and x.is_floating_point() and x.numel() > 1:
             most = max((operand.numel() for operand in saver.operands), default=0)
             self._statistics |= x.numel() * STATISTIC <= most

@@ -195,7 +195,11 @@ def test_attention_of_another_library() -> None:
 
 
 def test_a_norm_of_another_library_has_codes() -> None:
-    net, x = Net(lambda net, x: Norm.apply(net[0](x)), nn.Linear(64, 256)), torch.randn(256, 64)
+    def forward(net: Net, x: Tensor) -> Tensor:
+        q, k = net[0](x), net[1](x)
+        return Norm.apply(q) * Norm.apply(k)  # one right after the other
+
+    net, x = Net(forward, nn.Linear(64, 256), nn.Linear(64, 256)), torch.randn(256, 64)
     exact = gradients(net, x)[1]
     report = convert(net, "compress", bits=8, inputs=x)
     assert error(gradients(net, x)[1], exact) < SMALL
