@@ -68,7 +68,7 @@ class InFewBitsApart(InFewBits):
     """
 
     def _saves_as_it_is(self) -> bool:
-        return _running.depth > 0 or runs_again() or _saves_as_it_is()
+        return _saves_as_it_is() or _running.depth > 0 or runs_again()
 
 
 _warned: list[bool] = []

@@ -68,7 +68,7 @@ def test_a_checkpoint_in_another_method_runs_twice_alike() -> None:
 def test_compiled_code_says_once_what_to_write(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "_warned", [])
     torch.compiler.reset()
-    model = tower()
+    model = nn.Sequential(tower(), tower())
     if first == "convert":
         convert(model, "compress")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
