@@ -39,6 +39,7 @@ NAMES = {
     # The state of tracers and of autograd.
     "get_tracing_state": "torch._C._get_tracing_state",
     "TracingContext": "torch._guards.TracingContext",
+    "current_graph_task_id": "torch._C._current_graph_task_id",
     "DisableTorchFunction": "torch._C.DisableTorchFunction",
     "EnableTorchFunction": "torch._C._EnableTorchFunction",
     "top_saved_tensors_default_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from kernels import private
 
@@ -30,6 +31,13 @@ def is_plain_type(x: Tensor) -> bool:
 def clamp_passes_at_ends() -> bool:
     """Whether the gradient of clamp is 1 at ends that are numbers, as up to torch 2.13; since 2.14 it is 0."""
     return private.release() < (2, 14)
+
+
+def runs_again() -> bool:
+    """Whether a checkpoint runs forward, or backward runs it once more."""
+    hooks = saving_hooks()
+    in_checkpoint = hooks is not None and getattr(hooks[0], "__module__", "") == checkpoint.__module__
+    return in_checkpoint or int(private.current_graph_task_id()) != -1
 
 
 def autocasts(kind: str) -> bool:

@@ -8,6 +8,7 @@ from torch import nn
 
 from kernels.errors import KernelError, shown
 from kernels.memory.step import Loss
+from kernels.memory.storages import tensors
 from kernels.methods.auto import Auto
 from kernels.planning.budget import check
 from kernels.planning.goals import Goal
@@ -52,6 +53,22 @@ def check_arguments(
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
 
 
+def _check_trained(model: nn.Module, inputs: Any) -> None:
+    """Raise KernelError where no step can be planned: all is frozen, or inputs have sizes of their own."""
+    given = list(tensors(inputs))
+    parameters = list(model.parameters())
+    if not any(x.requires_grad for x in (*parameters, *given)):
+        raise KernelError(
+            f"model must have a parameter that wants a gradient for a budget, got {len(parameters)} that are all"
+            " frozen; call requires_grad_() on those that are trained"
+        )
+    if any(x.is_nested for x in given):
+        raise KernelError(
+            "inputs must be dense tensors for a budget, got a nested tensor, which has no codes and does not run on"
+            " fake tensors; pack its values into one tensor"
+        )
+
+
 def plan_for(
     model: nn.Module,
     inputs: Any,
@@ -65,6 +82,7 @@ def plan_for(
 ) -> Plan | None:
     """The plan to convert by; None without a budget or plan. Raises KernelError as `make_plan` and `Plan.load` do."""
     if budget is not None:
+        _check_trained(model, inputs)
         return make_plan(
             model,
             inputs,

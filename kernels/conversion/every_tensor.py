@@ -11,7 +11,7 @@ from kernels.conversion.measurement import Run
 from kernels.conversion.recognise import describe
 from kernels.conversion.report import Converted, Report, revertible
 from kernels.conversion.sites import LayerSite, Site, select_sites, within
-from kernels.eager import InFewBits, Recomputed, Untouched, watching
+from kernels.eager import InFewBits, InFewBitsApart, Recomputed, Untouched, watching
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding, installed_forwards
 from kernels.memory.measure import has_forward
@@ -50,8 +50,8 @@ def convert_modules(
     if plan is not None:
         method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, WITHIN)
     changes: list[Change] = []
-    if plan is not None and any(isinstance(forward, InFewBits) for forward in installed_forwards(model)[0]):
-        raise KernelError(f"model must be converted once, got one for which {TWICE}")
+    if selected and all(_is_converted(site.original) for site in selected):
+        raise once(selected[0].original)
     before = None if run is None else run({})
     try:
         for name in () if plan is None else plan.recomputed:
@@ -60,6 +60,8 @@ def convert_modules(
         rows = [_converted(site, method, reasons[site], changes) for site in selected]
         for site in excluded:
             _install(site, Untouched(site.original), changes)
+        for site in _called_apart(selected, sites, excluded) if plan is None or plan.needed else ():
+            _install(site, InFewBitsApart(site.original, method, site.name), changes)
         with watching() as whole:
             after = None if run is None else run({})
     except BaseException:
@@ -80,9 +82,36 @@ def _outermost(sites: Sequence[Site]) -> list[Site]:
     return outermost
 
 
+def _called_apart(selected: Sequence[Site], sites: Sequence[Site], excluded: Sequence[Site]) -> list[Site]:
+    """The outermost modules inside the selected ones that have parts: methods other than forward may call them."""
+    inside = {module for site in selected for module in site.original.modules()} - {site.original for site in selected}
+    inside -= {module for site in excluded for module in site.original.modules()}
+    inner = [site for site in sites if site.original in inside and next(site.original.children(), None) is not None]
+    return [site for site in _outermost(inner) if not _is_converted(site.original)]
+
+
+def _is_converted(module: nn.Module) -> bool:
+    return any(isinstance(forward, InFewBits) for forward in installed_forwards(module)[0])
+
+
+def once(module: nn.Module) -> KernelError:
+    """The error for a module that is converted a second time."""
+    forward = next(forward for forward in installed_forwards(module)[0] if isinstance(forward, InFewBits))
+    return KernelError(
+        f"model must be converted once, got one that goes by {forward.options.method.name} already; call revert() of"
+        " its report before"
+    )
+
+
+def check_once(model: nn.Module) -> None:
+    """Raise KernelError for a model of which a part is converted, which a plan cannot cover."""
+    for module in model.modules():
+        if _is_converted(module):
+            raise once(module)
+
+
 def _converted(site: Site, method: EveryTensor, reason: str, changes: list[Change]) -> Converted:
-    forwards, _ = installed_forwards(site.original)
-    if any(isinstance(forward, InFewBits) for forward in forwards):
+    if _is_converted(site.original):
         reason = TWICE
     if not reason:
         _install(site, InFewBits(site.original, method), changes)

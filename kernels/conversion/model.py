@@ -13,7 +13,7 @@ from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisio
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
 from kernels.conversion.derivative_error import FORWARD_AD
-from kernels.conversion.every_tensor import convert_modules
+from kernels.conversion.every_tensor import check_once, convert_modules
 from kernels.conversion.find import find
 from kernels.conversion.in_place import reasons_in_place
 from kernels.conversion.layers import decide_by_bits, with_layers
@@ -113,6 +113,8 @@ def convert(
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
+        if budget is not None or plan is not None:
+            check_once(model)
         plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error, goal)
         return convert_modules(model, asked, patterns(include), patterns(exclude), run, plan)
     sites = _find(model, asked, run)

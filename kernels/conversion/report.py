@@ -99,14 +99,14 @@ class Report:
             change = f"{abs(share):.2%} {'less' if share >= 0 else 'more'}"
             lines[0] += (
                 f"; kept for backward: {size(self.before.total)} before, {size(self.after.total)} after ({change})"
+                if self.before.total
+                else "; nothing is kept for backward, before or after, as where all weights are frozen"
             )
         if self.converted:
-            lines += [
-                "",
-                "| site | was | now | sites | before | after | error of f' |",
-                "|---|---|---|---:|---:|---:|---:|",
-            ]
-            lines += [_row(group) for group in _groups(self.converted)]
+            has_errors = any(site.derivative_error is not None for site in self.converted)
+            lines += ["", "| site | was | now | sites | before | after |" + " error of f' |" * has_errors]
+            lines += ["|---|---|---|---:|---:|---:|" + "---:|" * has_errors]
+            lines += [_row(group, has_errors) for group in _groups(self.converted)]
         if self.left:
             lines += ["", "Left alone:"]
             for group in _groups(self.left):
@@ -169,11 +169,12 @@ def _name(group: Sequence[Converted]) -> str:
     return common(site.name for site in group)
 
 
-def _row(group: Sequence[Converted]) -> str:
+def _row(group: Sequence[Converted], has_error: bool) -> str:
     first = group[0]
     before, after = ([getattr(site, name) for site in group] for name in ("before", "after"))
     error = "" if first.derivative_error is None else f"{max(site.derivative_error or 0.0 for site in group):.1e}"
-    return f"| {_name(group)} | {first.was} | {first.now} | {len(group)} | {_sum(before)} | {_sum(after)} | {error} |"
+    row = f"| {_name(group)} | {first.was} | {first.now} | {len(group)} | {_sum(before)} | {_sum(after)} |"
+    return f"{row} {error} |" if has_error else row
 
 
 def _sum(counts: Sequence[int | None]) -> str:

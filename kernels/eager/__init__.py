@@ -1,7 +1,7 @@
 """The method compress: few bits for every tensor that autograd saves, in eager mode."""
 
-from kernels.eager.forward import InFewBits, Recomputed, Untouched
+from kernels.eager.forward import InFewBits, InFewBitsApart, Recomputed, Untouched
 from kernels.eager.mode import Compressing
 from kernels.eager.whole import WholeTensor, watching
 
-__all__ = ["Compressing", "InFewBits", "Recomputed", "Untouched", "WholeTensor", "watching"]
+__all__ = ["Compressing", "InFewBits", "InFewBitsApart", "Recomputed", "Untouched", "WholeTensor", "watching"]

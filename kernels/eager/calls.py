@@ -37,23 +37,23 @@ PASSED = frozenset(
         *("chunk", "split", "tensor_split", "unbind", "set_grad_enabled"),
     ]
 )
-# Their backward divides by what they save, or takes the exponential of a difference with it.
-POLES = frozenset(
+# Functions of each element whose backward divides by what they save: what was saved on the way there meets it.
+QUOTIENTS = frozenset(
     [
         *("div", "truediv", "rdiv", "rtruediv", "reciprocal", "sqrt", "rsqrt", "root", "log", "log2", "log10", "log1p"),
         *("asin", "acos", "acosh", "atanh", "atan2", "erfinv", "logit", "xlogy", "xlog1py", "entr", "hypot"),
+        *("prod", "cumprod", "binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "addcdiv"),
+        *("kl_div of probabilities", "cross_entropy of probabilities"),
+        *("lgamma", "mvlgamma", "digamma", "polygamma", "igamma", "igammac", "log_ndtr"),
+    ]
+)
+# Their backward divides by what they save, or takes the exponential of a difference with it.
+POLES = QUOTIENTS | frozenset(
+    [
         *("renorm", "cosine_similarity", "cdist", "pdist", "dist", "pairwise_distance"),
-        *("logsumexp", "logcumsumexp", "prod", "cumprod"),
-        *("binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "ctc_loss"),
-        *(
-            "cosine_embedding_loss",
-            "triplet_margin_loss",
-            "triplet_margin_with_distance_loss",
-            "lp_pool1d",
-            "lp_pool2d",
-        ),
-        *("addcdiv", "copysign", "lp_pool3d", "corrcoef", "kl_div of probabilities", "cross_entropy of probabilities"),
-        *("lgamma", "mvlgamma", "digamma", "polygamma", "igamma", "igammac", "zeta", "i1", "i1e", "log_ndtr"),
+        *("logsumexp", "logcumsumexp", "ctc_loss", "zeta", "i1", "i1e", "copysign", "corrcoef"),
+        *("cosine_embedding_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss"),
+        *("lp_pool1d", "lp_pool2d", "lp_pool3d"),
         *("standard_gamma", "sample_dirichlet", "_Dirichlet.apply"),
         *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr", "lu"),
         *("triangular_solve", "lu_solve", "cholesky_solve", "cholesky_inverse"),
@@ -73,6 +73,7 @@ STEPS = frozenset(
         *("multi_margin_loss", "multilabel_margin_loss", "nanmedian", "aminmax"),
         *("scatter_reduce", "index_reduce", "segment_reduce"),
         *("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
+        "sinc",  # it swings within a step of a large number
     ]
 )
 # Above its threshold softplus is linear: its derivative jumps by 1 - sigmoid(threshold). From this threshold on, that
@@ -97,6 +98,19 @@ PRODUCTS = frozenset(
 # Besides their arguments they save statistics, even of few elements each.
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"])
 ATTENTION = "scaled_dot_product_attention"
+APPLY = ".apply"  # the end of the name of an autograd.Function
+# An element of their result is made of many: an error of one code is no factor of it.
+MIXING = PRODUCTS | NORMS | {ATTENTION, "bilinear", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+# Their derivative is one number on each side of an end; a bit per element tells the side.
+BY_SIDE = DROPOUTS | {
+    *("relu", "leaky_relu", "relu6", "hardtanh", "hardsigmoid", "threshold", "clamp", "clip", "clamp_min", "clamp_max"),
+}
+# They hand out what their backward reads, and a loss divides by it or by what is left to 1.
+SATURATED = frozenset(["sigmoid", "tanh", "softmax", "softmin", "gumbel_softmax", "exp", "exp2", "expm1"])
+# They may keep a number from 0, or take what is left to 1.
+MOVING = frozenset(["add", "sub", "rsub", "clamp", "clip", "clamp_min", "clamp_max", "to", "float", "type", "type_as"])
+# The derivative runs through a period: of a phase, what backward computes has a code.
+PHASES = frozenset(["sin", "cos"])
 
 # Other names of a function; a leading "special_" is removed before.
 ALIASES = {

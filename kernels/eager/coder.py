@@ -14,6 +14,7 @@ from kernels.eager.encoded import (
     Grouped,
     Groups,
     Logarithms,
+    Phases,
     SavedCode,
     Sided,
     TwoNumbers,
@@ -54,6 +55,8 @@ class Coder:
             return Waiting(x, site)
         if saver.interval is not None and saver.interval.has_one_end():
             return self.approximated(x, partial(Sided, inside=saver.interval.holds(flat(x))), site)
+        if saver.name in calls.PHASES:
+            return self.approximated(x, Phases, site)
         logarithms = saver.name in calls.LOG_PROBABILITIES and not is_operand(x, saver)
         return self.approximated(x, Logarithms if logarithms else Groups, site)
 
@@ -63,6 +66,10 @@ class Coder:
         if self.method.rounding != "stochastic" and self.method.at(waiting.site) and is_like(result, waiting.x):
             kind = partial(Sided, inside=ABOVE_ZERO.holds(flat(result)))
         return self.approximated(waiting.x, kind, waiting.site)
+
+    def whole(self, x: Tensor) -> SavedCode:
+        """The tensor itself as a code."""
+        return self.saved(Uncoded(flat(x), self.outer is None))
 
     def saved(self, code: Encoded) -> SavedCode:
         """A code whose tensors the outer hooks have packed, if there are any."""

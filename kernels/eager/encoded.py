@@ -1,6 +1,7 @@
 """Codes of the tensors that autograd saves: encoding and decoding."""
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -189,6 +190,22 @@ class Logarithms(Groups):
 
     def _of_roots(self, roots: Tensor) -> Tensor:
         return roots.clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)
+
+
+class Phases(Groups):
+    """Codes of phases, for sine and cosine: of each, the phase within one period around the first of its group.
+
+    A step of the phases themselves may be longer than a period.
+    """
+
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None) -> None:
+        wide = flat.to(computed(flat.dtype))
+        phase = torch.atan2(wide.sin(), wide.cos())
+        if phase.numel() % group == 0:  # else -pi and pi, though near, are apart
+            near = phase.view(-1, group)
+            turns = ((near - near[:, :1]) / (2 * math.pi)).round_()
+            phase = near.sub(turns, alpha=2 * math.pi).view(-1)
+        super().__init__(phase.to(flat.dtype), method, group, drawn)
 
 
 class Bools(Encoded):

@@ -1,5 +1,7 @@
 """Replacements for a module's forward: saved tensors in few bits, recomputed, or left as they are."""
 
+import threading
+import warnings
 from itertools import chain
 from typing import Any
 
@@ -12,6 +14,14 @@ from kernels.eager.mode import Compressing
 from kernels.eager.outer_hooks import outer_hooks
 from kernels.forwarding import Forwarding
 from kernels.methods.every_tensor import EveryTensor
+from kernels.torch_state import runs_again
+
+
+class _Running(threading.local):
+    depth = 0  # of forward passes of converted modules in this thread
+
+
+_running = _Running()
 
 
 class InFewBits(Forwarding):
@@ -21,12 +31,24 @@ class InFewBits(Forwarding):
         super().__init__(module, method=method, name=name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _saves_as_it_is():
+        if self._saves_as_it_is():
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
         inputs = [leaf for leaf in private.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        with self.mode(self.options.method, own, inputs, self._names()):
-            return self.original(*args, **kwargs)
+        _running.depth += 1
+        try:
+            with self.mode(self.options.method, own, inputs, self._names()) as mode:
+                output = self.original(*args, **kwargs)
+                mode.keeper.hand_out(output)
+                return output
+        finally:
+            _running.depth -= 1
+
+    def _saves_as_it_is(self) -> bool:
+        """Whether forward runs as without this object."""
+        if torch.compiler.is_compiling() and torch.is_grad_enabled() and not torch.compiler.is_exporting():
+            _warn_of_compiling()
+        return _saves_as_it_is()
 
     def mode(self, *given: Any) -> Compressing:
         """The context in which forward runs."""
@@ -37,6 +59,34 @@ class InFewBits(Forwarding):
         if not self.options.method.by_site:
             return {}
         return {module: name for name, module in self.module.named_modules(prefix=self.options.name)}
+
+
+class InFewBitsApart(InFewBits):
+    """Replaces the forward of a module inside of a converted one, for calls by other methods than its forward.
+
+    Within the forward of the module around it, it runs as it is; also in a checkpoint, whose second run is apart.
+    """
+
+    def _saves_as_it_is(self) -> bool:
+        return _saves_as_it_is() or _running.depth > 0 or runs_again()
+
+
+_warned: list[bool] = []
+
+
+@torch.compiler.assume_constant_result  # so it runs when code is compiled
+def _warn_of_compiling() -> bool:
+    """Warn, once in a process; tells whether it did."""
+    if _warned:
+        return False
+    _warned.append(True)
+    warnings.warn(
+        "compiled code saves by the options of torch.compile, not by convert, and so by itself no less than stock;"
+        " write torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert, and give"
+        " that to a Trainer instead of torch_compile=True",
+        stacklevel=2,
+    )
+    return True
 
 
 class Recomputed(Forwarding):
@@ -64,8 +114,8 @@ class Untouched(Forwarding):
 
 
 def _saves_as_it_is() -> bool:
-    """True if no gradient is needed, or compiled code or a functorch transform saves."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    """True if no gradient is needed, or compiled code, a functorch transform or a trace saves."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or torch.jit.is_tracing():
         return True
     return private.in_transform()
 

@@ -16,15 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from kernels import private
 from kernels.eager import calls
 from kernels.eager.coder import CHECKPOINT, Coder
-from kernels.eager.encoded import (
-    Bools,
-    Encoded,
-    Logarithms,
-    SavedCode,
-    Sided,
-)
+from kernels.eager.encoded import Bools, Encoded, Logarithms, SavedCode, Sided
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
+from kernels.eager.keeper import Keeper
 from kernels.eager.outer_hooks import WithOuterHooks, outer_hooks, unpack
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.rules import attention_again, dropout_scale, dropped, opened
@@ -54,6 +49,11 @@ class Compressing(WithOuterHooks):
         Names of modules, for a method that goes by site.
     coder
         What makes the codes; None: a `Coder` of the method.
+
+    Attributes
+    ----------
+    keeper
+        What saves exactly what must not have a code after all.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Compressing(WithOuterHooks):
         self._sides: dict[Value, tuple[SavedCode, Tensor]] = {}  # codes and edges that tell where a norm is above 0
         self._recent: Recent = {}
         self._coder = coder or Coder(method)
+        self.keeper = Keeper(self.provenance, self._coder)
         self._busy = False  # with calls that are not part of the forward pass
 
     def __enter__(self) -> Self:
@@ -95,6 +96,7 @@ class Compressing(WithOuterHooks):
         self._functions.__exit__(*error)
         del self._hooks, self._functions, self._noise  # these refer to this object: a cycle
         self._sides.clear()
+        self.keeper.clear()
         self.provenance.clear()
 
     def forget(self) -> None:
@@ -107,7 +109,9 @@ class Compressing(WithOuterHooks):
             return function(*args, **kwargs)
         name = calls.name_of(function)
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            self.keeper.lineage.view(args, result)
+            return result
         if name == calls.ATTENTION and torch.is_grad_enabled():
             mask = self.provenance.whole_mask(*args, **kwargs)
             if mask is not None and self.provenance.exact(mask.tensor) not in ALIVE:
@@ -131,6 +135,7 @@ class Compressing(WithOuterHooks):
         repeated = self.provenance.repeated(name, function, args, kwargs, operands)
         jumps, coding = Interval.of(name, args, kwargs), coding_of(name, args, kwargs, operands)
         self._running.append(RunningCall(name, operands, version, repeated, autocasting(operands), jumps, coding))
+        self.keeper.lineage.begin()
         try:
             result = function(*args, **kwargs)
             self._learn(result)
@@ -160,6 +165,7 @@ class Compressing(WithOuterHooks):
                 if is_plain(tensor):
                     self.provenance.learn(running, tensor)
             self._encode_waiting(result)
+            self.keeper.ended(running, result)
         finally:
             self._busy = False
 
@@ -179,7 +185,11 @@ class Compressing(WithOuterHooks):
         busy, self._busy = self._busy, True
         try:
             with torch.no_grad():
-                return self._replacement(x, self._saver(sys._getframe(1)))
+                saver = self._saver(frame := sys._getframe(1))
+                self.keeper.saving(frame, x, saver)
+                replacement = self._replacement(x, saver)
+                self.keeper.saved()
+                return replacement
         finally:
             self._busy = busy
 
@@ -189,7 +199,9 @@ class Compressing(WithOuterHooks):
             function, args = applied
             own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
             operands = list(tensors(args))
-            return RunningCall(OWN if own else f"{function.__name__}.apply", operands, autocast=autocasting(operands))
+            return RunningCall(
+                OWN if own else f"{function.__name__}{calls.APPLY}", operands, autocast=autocasting(operands)
+            )
         if frame.f_globals["__name__"] == checkpoint.__module__:  # it saves inputs, and is no operation
             return RunningCall(CHECKPOINT)
         return self._running[-1] if self._running else RunningCall("")
@@ -204,7 +216,7 @@ class Compressing(WithOuterHooks):
             return self._coder.packed(x), x._version
         if saver.name in calls.SHAPE_ONLY and x.is_floating_point():
             return x.new_empty(()), ViewGeometry.of(x)
-        value = self.provenance.value(x)
+        value = self.provenance.phase(x) if saver.name in calls.PHASES else self.provenance.value(x)
         if value.has_code_of(Logarithms) and saver.name not in calls.LOG_PROBABILITIES:
             value = self.provenance.anew(x)
         if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None and is_dense(x):
@@ -223,6 +235,7 @@ class Compressing(WithOuterHooks):
         if saver.name in calls.DROPOUTS and not is_operand(x, saver):
             self._noise = value
         value.expect()
+        self.keeper.coded(value, x, saver)
         is_element_wise = saver.name in calls.ELEMENT_WISE or saver.name in calls.DROPOUTS
         return value, Shape.of(x) if is_element_wise else ViewGeometry.of(x)
 

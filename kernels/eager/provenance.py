@@ -1,6 +1,6 @@
 """The origin of tensors in a forward pass: which must stay exact, and which can be recomputed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -70,10 +70,12 @@ class Provenance:
         self._uncounted: dict[int, StorageWeakRef] = {}
         self._masks: dict[Any, tuple[StorageWeakRef, Tensor]] = {}
         self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # the reference keeps the address from being reused
+        self._phases: dict[Any, tuple[StorageWeakRef, Value]] = {}
 
     def clear(self) -> None:
         """Forget all values; the graph holds those that backward needs."""
         self._values.clear()
+        self._phases.clear()
         self._masks.clear()
 
     def value(self, x: Tensor) -> Value:
@@ -82,6 +84,19 @@ class Provenance:
         if key not in self._values:
             self._values[key] = StorageWeakRef(x.untyped_storage()), Value()
         return self._values[key][1]
+
+    def phase(self, x: Tensor) -> Value:
+        """The value of phases, whose code does for sine and cosine only."""
+        return self._phases.setdefault(key_of(x), (StorageWeakRef(x.untyped_storage()), Value()))[1]
+
+    def read_of(self, held: Iterable[Tensor]) -> Iterator[tuple[Value, Tensor]]:
+        """The values in the storages of these tensors that backward of the calls that made them reads, each whole."""
+        storages = {(*key_of(x)[:2], x.dtype): x.detach() for x in held}
+        for key, (_, value) in self._values.items():
+            if value.read and (x := storages.get(key[:3])) is not None:
+                count = x.untyped_storage().nbytes() // x.element_size()
+                geometry = key[3:] or ((count,), (1,), 0)
+                yield value, x.as_strided(*geometry)
 
     def anew(self, x: Tensor) -> Value:
         """A new value of a tensor, which replaces the old one."""

@@ -1,6 +1,7 @@
 """Contents of tensors in a forward pass: the call that made them, and the code saved for backward."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ReferenceType, ref
@@ -36,12 +37,15 @@ class Value:
         Its code, if it has one.
     inside
         For each interval at whose ends a derivative jumps, a bit per element: whether it is inside.
+    read
+        The function that made it, if backward of it reads it, and not only which elements are inside an interval.
     """
 
     exact: str = ""
     call: "Call | None" = None
     saved: SavedCode | None = None
     inside: dict[Interval, SavedCode] = field(default_factory=dict)
+    read: str = ""
     _asked: int = 0  # how many nodes of backward will use it
     _given: int = 0
     _last: "ReferenceType[Tensor] | None" = field(default=None, repr=False)
@@ -52,6 +56,11 @@ class Value:
         if self._asked == 1 and self.saved is None and self.call is not None:
             for value in self.call.operands:
                 value.expect()
+
+    def keep(self, exact: SavedCode) -> None:
+        """Save it exactly from now on, whatever it was saved as."""
+        exact.lent = True  # it stays, even if it could be recomputed
+        self.saved, self._last = exact, None
 
     def has_code_of(self, kind: type[Encoded]) -> bool:
         """Whether it is saved in this kind of code."""
@@ -64,6 +73,10 @@ class Value:
         elif self.call is not None:
             for value in self.call.operands:
                 yield from value.codes()
+
+    def is_made_of(self, others: "AbstractSet[Value]") -> bool:
+        """Whether it is recomputed from the codes of others alone."""
+        return self.saved is None and others >= set(self.codes())
 
     def calls(self) -> int:
         """How many functions run to recompute it."""

@@ -12,6 +12,7 @@ from kernels.eager import calls
 from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.tensors import covers, is_plain, storage_of
 from kernels.engine.elements import DTYPES
+from kernels.memory.storages import storages
 
 OWN = "a function of this project"
 
@@ -41,16 +42,21 @@ def watching() -> Iterator[dict[int, WholeTensor]]:
 
 def watch(x: Tensor, operation: str, reason: str) -> None:
     """Record a tensor that is saved whole, unless it is empty."""
-    for uncoded in _watched if is_plain(x) and x.numel() else ():
-        uncoded.setdefault(storage_of(x), WholeTensor(operation, reason, x.untyped_storage().nbytes()))
+    for uncoded in _watched if x.is_nested or (is_plain(x) and x.numel()) else ():
+        for storage in storages(x):
+            uncoded.setdefault(storage._cdata, WholeTensor(operation, reason, storage.nbytes()))
 
 
 def why_whole(x: Tensor, saver: RunningCall, provenance: Provenance) -> str:
     """Why a tensor that a call saves is saved whole, or ""."""
+    if x.is_nested:
+        return "a nested tensor, which has no codes"
     if not is_plain(x) or saver.name == OWN:
         return "no plain tensor"
     if x.numel() == 0:
         return "no elements"
+    if x.is_complex():
+        return "complex numbers"
     if not x.is_floating_point() and x.dtype != torch.bool and (saver.coding is None or not covers(x)):
         return "integers"
     if x.is_floating_point() and x.dtype not in DTYPES:

@@ -1,6 +1,7 @@
 """How many bytes a model or a function saves for backward."""
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,6 +18,11 @@ from kernels.memory.recorder import Births, Recorder
 from kernels.memory.saved import Saved
 from kernels.memory.storages import addresses
 from kernels.names import ACCOUNTINGS
+
+NO_HOOKS = (
+    "model must allow saved-tensor hooks, by which saved tensors are measured and coded, got one that disables them"
+    " (torch.autograd.graph.disable_saved_tensors_hooks: {}); convert the modules outside of that, without inputs"
+)
 
 
 def saved_bytes(
@@ -38,7 +44,7 @@ def saved_bytes(
         allocator's statistics.
     *args, **kwargs
         What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
-        `convert`, if the module's forward takes these names.
+        `convert`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.
     fake
         Whether a copy of the module runs on fake tensors, which takes neither memory nor time; None: if it can. A real
         run leaves the module unchanged. A function runs for real.
@@ -61,7 +67,7 @@ def saved_bytes(
         raise KernelError(
             f"model must have a forward, got {type(model).__name__}; give the model that it is part of, or a function"
         )
-    args, kwargs = _by_name(model, args, kwargs)
+    args, kwargs = _unpacked(model, args, kwargs)
     if accounting not in ACCOUNTINGS:
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
     if is_compiled(model):
@@ -84,18 +90,34 @@ def has_forward(model: nn.Module) -> bool:
     return "forward" in vars(model) or getattr(type(model), "forward", None) is not nn.Module.forward
 
 
-def _by_name(
+def _unpacked(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments; a single mapping becomes keyword arguments if the module takes these."""
-    if kwargs or len(args) != 1 or not isinstance(args[0], Mapping) or not isinstance(model, nn.Module):
+    """The arguments; a single mapping, tuple or list becomes the arguments if the module takes these."""
+    if kwargs or len(args) != 1 or not isinstance(args[0], Mapping | tuple | list) or not isinstance(model, nn.Module):
         return args, kwargs
-    named = {name: value for name, value in args[0].items() if isinstance(name, str)}
+    if isinstance(args[0], Mapping):
+        named = {name: value for name, value in args[0].items() if isinstance(name, str)}
+        return ((), named) if len(named) == len(args[0]) and _takes(model, (), named) else (args, kwargs)
+    several = tuple(args[0])
+    # A list, as of images of several sizes, is more often one argument.
+    is_one = isinstance(args[0], list) and _takes(model, args, {})
+    return (several, {}) if not is_one and _takes(model, several, {}) else (args, kwargs)
+
+
+def _takes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module's forward takes these arguments, by its signature."""
     try:
-        inspect.signature(model.forward).bind(**named)
-    except (TypeError, ValueError):  # it takes a mapping itself
-        return args, kwargs
-    return ((), named) if len(named) == len(args[0]) else (args, kwargs)
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def disables_hooks(error: BaseException) -> bool:
+    """Whether an error is that of code in which torch allows no saved-tensor hooks."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == "disable_saved_tensors_hooks" for frame, _ in frames)
 
 
 def trial(
@@ -126,9 +148,25 @@ def trial(
     Raises
     ------
     KernelError
-        If fake tensors are asked for and do not work.
+        If fake tensors are asked for and do not work, or the model disables saved-tensor hooks.
     """
-    names = names or {}
+    try:
+        return _tried(model, args, kwargs, names or {}, within, fake, training)
+    except Exception as error:  # of any kind
+        if disables_hooks(error):
+            raise KernelError(NO_HOOKS.format(line(error))) from error
+        raise
+
+
+def _tried(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    names: Mapping[nn.Module, str],
+    within: AbstractContextManager[Any] | None,
+    fake: bool | None,
+    training: bool,
+) -> Saved:
     if fake is not False:
         try:
             return _faked(model, args, kwargs, names, within, training)

@@ -15,7 +15,7 @@ from kernels.eager.coder import Coder
 from kernels.eager.encoded import Encoded, Grouped, Groups
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
-from kernels.eager.tensors import flat
+from kernels.eager.tensors import flat, storage_of
 from kernels.errors import KernelError
 from kernels.memory.step import Living, Loss, run_step
 from kernels.methods.every_tensor import EveryTensor
@@ -66,7 +66,7 @@ class Step:
     backward
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
-        Bytes alive when the model's forward pass ends, without its output.
+        Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
     operations
         Floating-point operations of products; None if not known.
     """
@@ -155,10 +155,12 @@ class _ObservedForward(InFewBits):
 
     def __init__(self, module: nn.Module, bits: int, history: _History) -> None:
         super().__init__(module, Planned(bits))
-        self._history = history
+        self._history, self.saved_outputs = history, set[int]()
 
     def mode(self, *given: Any) -> Compressing:
-        return Compressing(*given, coder=_ObservingCoder(self.options.method, self._history))
+        mode = Compressing(*given, coder=_ObservingCoder(self.options.method, self._history))
+        self.saved_outputs = mode.keeper.saved_outputs
+        return mode
 
 
 def observe(
@@ -189,10 +191,15 @@ def observe(
     KernelError
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
-    history, forward_ends = _History(), list[tuple[int, int]]()
+    history, forward_ends, forwards = _History(), list[tuple[int, int]](), list[_ObservedForward]()
+
+    def begin(copied: nn.Module) -> None:
+        forwards.append(_ObservedForward(copied, bits, history).install())
 
     def end_forward(results: list[Tensor]) -> None:
-        forward_ends.append((history.event(), history.now_without(results)))
+        saved = forwards[0].saved_outputs
+        others = [x for x in results if storage_of(x) not in saved]
+        forward_ends.append((history.event(), history.now_without(others)))
 
     run_step(
         history,
@@ -202,7 +209,7 @@ def observe(
         loss=loss,
         targets=targets,
         training=training,
-        prepare=lambda copied: _ObservedForward(copied, bits, history).install(),
+        prepare=begin,
         between=end_forward,
     )
     history.event()  # ends the last segment

@@ -169,7 +169,17 @@ class Gradients:
         if self._progress is not None:
             self._progress(f"backward pass {self.passes} of samples")
         self._try(bits)
-        return list(torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True))
+        try:
+            return list(
+                torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True)
+            )
+        except AttributeError as error:
+            if "_GeneratorContextManager" not in str(error):  # of torch, where a checkpoint's debug mode runs again
+                raise
+            raise KernelError(
+                "model must let backward run several times for errors to be measured, got a checkpoint in debug mode,"
+                " which runs once; leave out debug=True"
+            ) from error
 
 
 def _norm(gradient: Iterable[Tensor | None]) -> float:

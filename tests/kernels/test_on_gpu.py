@@ -187,7 +187,7 @@ def blocks() -> nn.Module:
 
 def test_every_tensor_is_decoded_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With codes that give back what was coded, the gradient is eager's."""
-    for name in ("Groups", "Logarithms", "Sided"):
+    for name in ("Groups", "Logarithms", "Phases", "Sided"):
         monkeypatch.setattr(coder, name, ExactCode)
     x, exact, model = torch.randn(2, 64, 64, device=PLACE), blocks(), blocks()
     convert(model, method="compress", bits=4, inputs=x)

@@ -17,7 +17,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def exact_codes(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace codes by copies: gradients are stock's, unless one tensor is mistaken for another."""
-    for name in ("Groups", "Logarithms", "Sided"):
+    for name in ("Groups", "Logarithms", "Phases", "Sided"):
         monkeypatch.setattr(coder, name, ExactCode)
 
 

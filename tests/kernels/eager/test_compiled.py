@@ -10,7 +10,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from kernels import convert
 from tests.kernels.eager.nets import block, gradients
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("exact_codes")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("exact_codes"),
+    pytest.mark.filterwarnings("ignore:compiled code saves by the options"),
+]
 
 
 def net() -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import KernelError, convert, saved_bytes
-from kernels.eager import InFewBits, Untouched
+from kernels.eager import InFewBits, InFewBitsApart, Untouched
 from tests.kernels.eager.nets import Net, assert_same, block, converted, gradients
 
 exactly = pytest.mark.usefixtures("exact_codes")
@@ -27,10 +27,10 @@ def standing(model: nn.Module) -> dict[str, type]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {"": InFewBits}),
+        ({}, {"": InFewBits, "1": InFewBitsApart, "2": InFewBitsApart}),
         ({"include": "1"}, {"1": InFewBits}),
         ({"include": ["1", "2.0"]}, {"1": InFewBits, "2.0": InFewBits}),
-        ({"exclude": "2"}, {"": InFewBits, "2": Untouched}),
+        ({"exclude": "2"}, {"": InFewBits, "1": InFewBitsApart, "2": Untouched}),
         ({"include": "1*", "exclude": "1.0"}, {"1": InFewBits, "1.0": Untouched}),
     ],
     ids=str,
@@ -73,10 +73,12 @@ def test_errors() -> None:
 def test_a_second_time() -> None:
     model = net()
     convert(model, "compress")
-    report = convert(model, "compress", bits=8)
-    (site,) = report.left
-    assert "it goes by compress already" in site.reason
-    assert standing(model) == {"": InFewBits}
+    before = standing(model)
+    once = "must be converted once, got one that goes by compress already; call revert"
+    for again in ({"method": "compress", "bits": 8}, {"inputs": torch.randn(16, 32), "budget": 0.5}):
+        with pytest.raises(KernelError, match=once):
+            convert(model, **again)
+    assert standing(model) == before
 
 
 def test_an_error_in_the_run_leaves_the_model_alone() -> None:

@@ -192,6 +192,7 @@ def test_others(name: str, shaken: Shaken) -> None:
 def forget(patch: pytest.MonkeyPatch) -> None:
     """Replace the tables by empty ones."""
     patch.setattr(calls, "needs_exact", lambda name, places: False)
+    patch.setattr(calls, "QUOTIENTS", frozenset())
     patch.setattr(calls, "named", lambda name, args, kwargs: name)
 
 
