@@ -48,7 +48,7 @@ def convert_modules(
     selected = _outermost([site for site in sites if reasons[site] != "not included"])
     excluded = _outermost([site for site in sites if reasons[site] == "excluded"])
     if plan is not None:
-        method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, WITHIN)
+        method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, plan.reason or WITHIN)
     changes: list[Change] = []
     if plan is not None and any(isinstance(forward, InFewBits) for forward in installed_forwards(model)[0]):
         raise KernelError(f"model must be converted once, got one for which {TWICE}")
