@@ -63,8 +63,6 @@ class Graph:
         return self.before / max(self.after, 1)
 
     def is_like(self, other: "Graph") -> bool:
-        """Whether most of its tensors are those of the other graph, whatever their sizes."""
-        own, others = (
-            {(crossing.module, crossing.operation) for crossing in graph.crossings} for graph in (self, other)
-        )
+        """Whether it is of the same modules, most of them: which of their tensors cross depends on sizes."""
+        own, others = ({crossing.module for crossing in graph.crossings} for graph in (self, other))
         return 2 * len(own & others) > len(own | others)

@@ -131,11 +131,11 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     limit = limits(budget, task.stock.kept)
     if limit.include(task.stock.kept, task.stock.peak):
         return _unneeded(task, budget, goal)
-    found = _found(task, limit, max_gradient_error)
-    if isinstance(found, str):
-        warnings.warn(f"budget must leave the peak as low as it is, got {shown(budget)}: {found}", stacklevel=3)
-        return _unneeded(task, budget, goal, found)
-    best, limit = found
+    outcome = _gaining(task, limit, max_gradient_error)
+    if isinstance(outcome, str):
+        warnings.warn(f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}", stacklevel=3)
+        return _unneeded(task, budget, goal, outcome)
+    best, limit = outcome
     fastest = with_fewest(task, best, limit, max_gradient_error) if goal == "time" else None
     if fastest is None:
         goal = "error"  # it is all that is within the bound
@@ -166,7 +166,7 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     )
 
 
-def _found(task: Task, limit: Limits, bound: float | None) -> tuple[Candidate, Limits] | str:
+def _gaining(task: Task, limit: Limits, bound: float | None) -> tuple[Candidate, Limits] | str:
     """The best solution and the limits that it is within; or why there is none with a peak below the model's own."""
     if limit.peak is not None:
         return search(task, limit, bound, low_peak=True), limit

@@ -11,6 +11,7 @@ from kernels.planning.observe import Step
 from kernels.planning.solve import everywhere
 
 TRIES = 8  # steps that are observed; the models tried needed at most 3
+PART = 8  # Tensors of less than this part of a peak are left in codes: a step takes seconds to observe; our choice.
 
 
 def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str] = frozenset()) -> Step:
@@ -39,11 +40,12 @@ def _peak(step: Step) -> int:
 
 
 def _at_peak(step: Step) -> set[str]:
-    """Sites that are whole beside their codes at the peak: they are just encoded, or decoded."""
+    """Sites that are whole beside their codes at the peak: just encoded, or decoded. None if they are small."""
     peaks = step.peaks_with(everywhere(step, WIDTHS[0]))
     peak = peaks.index(max(peaks)) if peaks else -1
-    return {
-        site.name
+    sites = {
+        site.name: site.whole
         for site in step.sites
         if site.born - 1 == peak or any(first <= peak <= last for first, last in site.decoded)
     }
+    return set(sites) if PART * sum(sites.values()) >= max(peaks, default=0) else set()

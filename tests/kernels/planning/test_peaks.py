@@ -104,7 +104,7 @@ def test_a_deeper_model_gains(budget: float) -> None:
     assert peak_bytes(model, x) <= plan.planned.peak < 0.8 * stock
 
 
-def told(error: KernelError) -> Any:
+def named_budget(error: KernelError) -> Any:
     """The budget that a message names."""
     named = re.search(r"must be at least ([\d.]+(?: [KM]?i?B)?)", str(error))
     assert named is not None
@@ -117,7 +117,7 @@ def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) 
     model, inputs = text(layers)
     with pytest.raises(KernelError, match="budget must be at least") as caught:
         make_plan(model, inputs, budget)
-    plan: Plan = make_plan(model, inputs, told(caught.value))
+    plan: Plan = make_plan(model, inputs, named_budget(caught.value))
     assert plan.needed
 
 
@@ -125,7 +125,7 @@ def test_the_smallest_error_that_is_named_can_be_met() -> None:
     model, inputs = NETS["mlp"]()
     with pytest.raises(KernelError, match="max_gradient_error must be at least") as caught:
         make_plan(model, inputs, 0.2, max_gradient_error=1e-6)
-    assert make_plan(model, inputs, 0.2, max_gradient_error=float(told(caught.value))).needed
+    assert make_plan(model, inputs, 0.2, max_gradient_error=float(named_budget(caught.value))).needed
 
 
 def test_a_model_that_codes_cannot_make_smaller() -> None:

@@ -39,7 +39,7 @@ def test_progress_is_for_terminals(
 def test_progress_as_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    told: list[str] = []
-    make_plan(*text(1), 0.3, progress=told.append)
-    assert told[0] == "a step as it is"
+    shown: list[str] = []
+    make_plan(*text(1), 0.3, progress=shown.append)
+    assert shown[0] == "a step as it is"
     assert capsys.readouterr().err == ""
