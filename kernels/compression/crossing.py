@@ -56,3 +56,13 @@ class Graph:
     def after(self) -> int:
         """Bytes that cross."""
         return sum(crossing.after for crossing in self.crossings)
+
+    @property
+    def ratio(self) -> float:
+        """How many times less crosses than without codes."""
+        return self.before / max(self.after, 1)
+
+    def is_like(self, other: "Graph") -> bool:
+        """Whether it is of the same modules, most of them: which of their tensors cross depends on sizes."""
+        own, others = ({crossing.module for crossing in graph.crossings} for graph in (self, other))
+        return 2 * len(own & others) > len(own | others)

@@ -1,7 +1,8 @@
 """The partitioner for torch.compile."""
 
 import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -17,8 +18,11 @@ from kernels.compression.splice import crossings, put_codes
 from kernels.engine import codes, ops, planes, reference_codes
 from kernels.errors import KernelError
 from kernels.methods.every_tensor import EveryTensor
+from kernels.planning.modules import check_repeated
 from kernels.planning.plan import Plan
 from kernels.private import as_partitioner, check_release
+
+WORSE = 2.0  # times what another graph of the same tensors saves, from which on a user is warned; our choice
 
 OPERATIONS = 200  # of a loop on a CPU: decoding a tensor takes 15 to 30, so a gate by its derivative more than 50
 
@@ -56,12 +60,12 @@ def options(
             " make_plan(model, inputs, budget, compiled=True), or give this one to convert(model, plan=...)"
         )
     method = loaded.method
-    return _options(PlannedParts(method.bits, method.rounding, method.at_site))
+    return _options(PlannedParts(method.bits, method.rounding, method.at_site), loaded.modules)
 
 
-def _options(method: EveryTensor) -> dict[str, Any]:
+def _options(method: EveryTensor, modules: Mapping[str, int] | None = None) -> dict[str, Any]:
     as_partitioner(CodedPartitioner)
-    return {"custom_partitioner_fn": CodedPartitioner(method), **private.settings(OPERATIONS)}
+    return {"custom_partitioner_fn": CodedPartitioner(method, modules), **private.settings(OPERATIONS)}
 
 
 class CodedPartitioner:
@@ -71,15 +75,18 @@ class CodedPartitioner:
     ----------
     method
         compress or a plan, which sets the bits.
+    modules
+        Of the model that a plan was made for, as in `Plan`.
     graphs
         The graphs that were compiled in this process; not those from Inductor's cache.
     """
 
     smallest: int | None = None  # least elements of a tensor with codes; None: the default
 
-    def __init__(self, method: EveryTensor) -> None:
-        self.method = method
+    def __init__(self, method: EveryTensor, modules: Mapping[str, int] | None = None) -> None:
+        self.method, self.modules = method, modules or {}
         self.graphs: list[Graph] = []
+        self._warned = False
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **arguments: Any
@@ -92,8 +99,22 @@ class CodedPartitioner:
         static = frozenset(range(count) if is_region else arguments.get("static_lifetime_input_indices") or ())
         cut = cut_of(forward.graph, backward.graph, arguments["num_fwd_outputs"], static, self.method, self.smallest)
         self._write(forward, backward, cut)
-        self.graphs.append(Graph(tuple(crossings(cut, self.method.rounding))))
+        graph = Graph(tuple(crossings(cut, self.method.rounding)))
+        self._compare(graph)
+        self.graphs.append(graph)
         return forward, backward
+
+    def _compare(self, graph: Graph) -> None:
+        """Warn once if a graph for other sizes saves much less than one before."""
+        best = max((before.ratio for before in self.graphs if before.is_like(graph)), default=0.0)
+        if best > WORSE * graph.ratio and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"sizes should not change in a compiled model: its graph for others keeps {graph.ratio:.1f} times less"
+                f" for backward, one before {best:.1f} times; compile with dynamic=False, pad batches to one size, or"
+                " drop a last one that is smaller",
+                stacklevel=2,
+            )
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
         """Change both graphs."""
@@ -104,6 +125,8 @@ class CodedPartitioner:
                 f"plan must be of this model, got one without {min(sites)!r}; plan anew by"
                 " make_plan(model, inputs, budget, compiled=True)"
             )
+        if planned and any(site in planned.at_site for site in sites):  # else a part, compiled by itself
+            check_repeated(self.modules, (site.partition(": ")[0] for site in sites), "the compiled model")
         put_codes(forward, backward, cut, self.method.rounding)
 
     def uuid(self) -> str:

@@ -56,7 +56,7 @@ class CompiledTask(Task):
         """None: PyTorch's partitioner decides what backward computes again."""
         return ()
 
-    def _observed(self, blocks: Blocks) -> Step:
+    def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
         check_release()
         cut = TrialPartitioner(Trials(self.rounding, smallest=forms.SMALLEST))
         try:
@@ -80,13 +80,14 @@ class CompiledTask(Task):
             )
         return step_of(cut, beside)
 
-    def _miss(self, missing: Set[str], of: int) -> None:
-        """Go on if few are missing: which tensors cross depends on their sizes, too."""
-        if len(missing) > MISSING * of:
+    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
+        """Whether few are missing: which tensors cross depends on their sizes, too."""
+        if len(missing) > MISSING * of and share == 1.0:
             raise KernelError(
-                f"samples must be cut as the whole batch, got none of {len(missing)} of its {of} saved tensors, such as"
-                f" {min(missing)!r}; give more samples=, in a plan for a compiled model"
+                f"model must be cut alike in each step, got none of {len(missing)} of its {of} saved tensors, such as"
+                f" {min(missing)!r}, on the whole batch; its forward depends on numbers, which a plan cannot know"
             )
+        return len(missing) <= MISSING * of
 
     @contextmanager
     def _gradients(self, *given: Any) -> Iterator[Gradients]:

@@ -48,7 +48,7 @@ def convert_modules(
     selected = _outermost([site for site in sites if reasons[site] != "not included"])
     excluded = _outermost([site for site in sites if reasons[site] == "excluded"])
     if plan is not None:
-        method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, WITHIN)
+        method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, plan.reason or WITHIN)
     changes: list[Change] = []
     if selected and all(_is_converted(site.original) for site in selected):
         raise once(selected[0].original)

@@ -180,7 +180,7 @@ class Logarithms(Groups):
     """
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = MAX_GROUP, drawn: Drawn | None = None) -> None:
-        super().__init__((flat / 2).exp(), method, group, drawn)
+        super().__init__((flat / 2).exp_(), method, group, drawn)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return self._of_roots(super().decode(tensors))

@@ -35,6 +35,7 @@ class Sites:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.close()
+        self._names = {}  # autograd's graph refers to this object: with modules, one that holds a graph is never freed
 
     def name(self, function: str) -> str:
         """The name of the next tensor that a function saves here."""

@@ -22,8 +22,9 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[tuple[Any, ...]]:
     """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
 
-    So anything that forward stores in attributes, lists and objects is freed with the copy. Tensors on "meta" become
-    fake ones on the CPU, as operations take other code paths for "meta".
+    So anything that forward stores in attributes, lists and objects is freed with the copy, whose modules lose their
+    attributes in the end: a graph stored there may refer to the module in turn, as that of a checkpoint does. Tensors
+    on "meta" become fake ones on the CPU, as operations take other code paths for "meta".
 
     With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
@@ -31,11 +32,19 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
     real = [*model.parameters(), *model.buffers(), *inputs]
     mode = fake_mode(real)
     memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
+    for stored in (value for module in _plain(model) for value in vars(module).values() if isinstance(value, Tensor)):
+        if not stored.is_leaf:  # as weight_norm's: what copies it looks for its gradient, of which torch warns
+            memo[id(stored)] = _fake(stored.detach().requires_grad_(), mode)
     with _random_numbers(), _quiet():
         with private.FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
-        with mode, nullcontext() if compiled else unpacked():
-            yield copied
+        try:
+            with mode, nullcontext() if compiled else unpacked():
+                yield copied
+        finally:
+            own = set(model.modules())  # a model may say how it is copied
+            for module in [module for module in _plain(copied[0]) if module not in own]:
+                vars(module).clear()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What is saved for backward, as numbers, table, JSON and picture."""
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -15,11 +16,13 @@ from kernels.methods.method import Method
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def size(count: float) -> str:
-    """Bytes with a unit, as 11.5 MiB."""
+def size(count: float, up: bool = False) -> str:
+    """Bytes with a unit, as 11.5 MiB; `up`: not less than they are, so that they can be a budget."""
     power = 0
     while abs(count) >= 1023.95 and power < len(UNITS) - 1:
         count, power = count / 1024, power + 1
+    if power and up:
+        count = math.ceil(10 * count) / 10
     return f"{count:.1f} {UNITS[power]}" if power else f"{count:.0f} B"
 
 

@@ -99,6 +99,7 @@ def run_step(
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
     Backward starts from the tensors that `differentiated` gives. Gradients of parameters exist before and are added to.
+    Of an output with a loss of its own only that is alive in backward, as trainers let go of the rest.
     Operations are those of the model's device; their workspaces and the allocator's waste are not seen.
 
     Parameters
@@ -131,7 +132,7 @@ def run_step(
             prepare(copied)
             with living:
                 to_differentiate = partial(differentiated, loss=loss, targets=copied_targets)
-                _step(copied, positional, named, between, to_differentiate)
+                _step(copied, positional, named, between, to_differentiate, holds=loss is not None)
         del copied, positional, named, copied_targets, to_differentiate
     except KernelError:
         raise
@@ -148,11 +149,14 @@ def _step(
     kwargs: Any,
     between: Callable[[list[Tensor]], object],
     to_differentiate: Callable[[Any], list[Tensor]],
+    holds: bool,
 ) -> None:
     with torch.enable_grad():
         output = model(*args, **kwargs)
         between([x for x in tensors(output) if x.requires_grad])
         results = to_differentiate(output)
+    if not holds:
+        del output
     torch.autograd.backward(results, [torch.ones_like(x) for x in results])
 
 

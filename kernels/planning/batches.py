@@ -32,12 +32,14 @@ class Parts(NamedTuple, Generic[T]):
     share: float
 
 
-def parts(batch: T, samples: int) -> Parts[T]:
+def parts(batch: T, samples: int | None) -> Parts[T]:
     """Split `samples` samples to plan with, and as many to check with, from a batch of nested tensors.
 
-    The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, or if
-    there are too few.
+    The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, if there
+    are too few, or if `samples` is None.
     """
+    if samples is None:
+        return Parts(batch, batch, 1.0)
     lengths = {x.shape[0] if x.dim() else 0 for x in private.tree_leaves(batch) if isinstance(x, Tensor)}
     count = lengths.pop() if len(lengths) == 1 else 0
     few = min(samples, count // 2)

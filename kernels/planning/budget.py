@@ -42,4 +42,4 @@ def check(budget: Any) -> int | float:
 def limits(budget: Any, kept: int) -> Limits:
     """What a budget allows a model that keeps so many bytes now; raises KernelError as `check` does."""
     number = check(budget)
-    return Limits(peak=number) if isinstance(number, int) else Limits(kept=int(number * kept))
+    return Limits(peak=number) if isinstance(number, int) else Limits(kept=int(number * kept), stock=kept)

@@ -17,7 +17,7 @@ from kernels.memory.step import Loss
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.limits import Limits
-from kernels.planning.make import kind_of
+from kernels.planning.make import kind_of, reported
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
 from kernels.planning.sensitivity import Bits, SiteErrors
@@ -155,7 +155,7 @@ def front(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
-    progress: Callable[[str], object] = lambda doing: None,
+    progress: Callable[[str], object] | None = None,
 ) -> Front:
     """What each budget costs in error.
 
@@ -175,8 +175,9 @@ def front(
     KernelError
         As `make_plan` does; for a count below 2; and for other `by`: the peak of a compiled model is not known.
     """
-    task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
-    return front_of(task, plan, by, count)
+    given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
+    with reported(progress) as doing:
+        return front_of(kind_of(compiled)(*given, doing), plan, by, count)
 
 
 def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:

@@ -1,7 +1,7 @@
 """Bytes that a step of training must stay within."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ class Limits:
         Alive at once, besides those from before the step.
     kept
         Alive when the backward pass begins.
+    stock
+        What the unchanged model keeps, if `kept` is a share of it; for messages.
     """
 
     peak: int | None = None
     kept: int | None = None
+    stock: int | None = field(default=None, compare=False)
 
     def include(self, kept: int, peak: int | None) -> bool:
         """Whether these bytes are within the limits."""

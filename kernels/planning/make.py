@@ -1,23 +1,31 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from torch import nn
 
+from coefficients.progress import shown as shown_progress
 from kernels.errors import KernelError, shown
+from kernels.memory.saved import size
 from kernels.memory.step import Loss
+from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
+from kernels.planning.limits import Limits
+from kernels.planning.modules import repeated_modules
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
-from kernels.planning.search import search, with_fewest
+from kernels.planning.search import Candidate, search, smallest, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
-from kernels.planning.solve import Solution, error_of, widest
-from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
+from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
 from kernels.planning.values import Bytes, Errors, PlannedSite
 
 
@@ -36,7 +44,7 @@ def make_plan(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
-    progress: Callable[[str], object] = lambda doing: None,
+    progress: Callable[[str], object] | None = None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was. See docs/budget.md.
 
@@ -72,7 +80,7 @@ def make_plan(
     compiled
         Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
     progress
-        Called with a text for each thing that is being done.
+        Called with a text for each thing that is being done. None: after two seconds a terminal shows them.
 
     Returns
     -------
@@ -86,9 +94,21 @@ def make_plan(
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
     _check(max_gradient_error, goal, timed, compiled or stand_in is not None)
-    task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
-    plan = plan_of(task, budget, max_gradient_error, goal)
-    return with_times(task, plan) if timed else plan
+    given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
+    with reported(progress) as doing:
+        task = kind_of(compiled)(*given, doing)
+        plan = plan_of(task, budget, max_gradient_error, goal)
+        return with_times(task, plan) if timed else plan
+
+
+@contextmanager
+def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str], object]]:
+    """A function for texts of what is being done: as given, or one that shows them on a terminal."""
+    if progress is not None:
+        yield progress
+        return
+    with shown_progress() as doing:
+        yield doing or silent
 
 
 def kind_of(compiled: bool) -> type[Task]:
@@ -111,7 +131,11 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     limit = limits(budget, task.stock.kept)
     if limit.include(task.stock.kept, task.stock.peak):
         return _unneeded(task, budget, goal)
-    best = search(task, limit, max_gradient_error)
+    outcome = _gaining(task, limit, max_gradient_error)
+    if isinstance(outcome, str):
+        warnings.warn(f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}", stacklevel=3)
+        return _unneeded(task, budget, goal, outcome)
+    best, limit = outcome
     fastest = with_fewest(task, best, limit, max_gradient_error) if goal == "time" else None
     if fastest is None:
         goal = "error"  # it is all that is within the bound
@@ -138,14 +162,33 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
         task.compiled,
         task.work(best.step.operations),
         goal,
+        modules=repeated_modules(task.model),
     )
 
 
-def _unneeded(task: Task, budget: str | float, goal: Goal) -> Plan:
+def _gaining(task: Task, limit: Limits, bound: float | None) -> tuple[Candidate, Limits] | str:
+    """The best solution and the limits that it is within; or why there is none with a peak below the model's own."""
+    if limit.peak is not None:
+        return search(task, limit, bound, low_peak=True), limit
+    if task.compiled:
+        return search(task, limit, bound), limit
+    gaining = replace(limit, peak=task.stock.peak)
+    for low_peak in (False, True):
+        with suppress(InfeasibleError):
+            return search(task, gaining, bound, low_peak), gaining
+    step = smallest(task, limit)
+    peak, now = step.peak_with(everywhere(step, WIDTHS[0])) or 0, task.stock.peak or 1
+    return (
+        f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
+        " whole; larger budgets may gain, and deeper models do"
+    )
+
+
+def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> Plan:
     """The plan that changes nothing."""
     name, stock, none = type(task.model).__name__, task.stock, Errors(0.0, 0.0)
     what = str(budget), task.rounding, (), (), stock, stock
-    return Plan(name, *what, none, 0, 0.0, 0.0, compiled=task.compiled, work=1.0, goal=goal)
+    return Plan(name, *what, none, 0, 0.0, 0.0, compiled=task.compiled, work=1.0, goal=goal, reason=reason)
 
 
 def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
@@ -167,4 +210,4 @@ def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...
         PlannedSite(site.name, width, site.whole, site.bytes(width), error_of(errors, {site.name: width}))
         for site in step.sites
         for width in (bits[site.name],)
-    )
+    ) + tuple(PlannedSite(name, None, count, count, 0.0) for name, count in step.whole.items())

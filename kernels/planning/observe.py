@@ -5,10 +5,12 @@ with other widths follow from it: those of a site count from when it is saved un
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from kernels.eager.coder import Coder
@@ -36,6 +38,8 @@ class SavedSite:
         Bytes of its codes for each bit of an element, and bytes of minima and steps.
     born, dead
         The first segment of the step (see `Step`) in which it is saved, and the first in which it is free.
+    decoded
+        The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
     """
 
     name: str
@@ -44,6 +48,7 @@ class SavedSite:
     fixed: int
     born: int
     dead: int
+    decoded: Sequence[tuple[int, int]] = ()
 
     def bytes(self, bits: int | None) -> int:
         """Bytes that it takes with `bits` bits; None: as a whole tensor."""
@@ -69,6 +74,8 @@ class Step:
         Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
     operations
         Floating-point operations of products; None if not known.
+    whole
+        Names and bytes of tensors that were saved whole, though they could have codes.
     """
 
     sites: Sequence[SavedSite]
@@ -77,6 +84,7 @@ class Step:
     backward: int
     kept: int
     operations: int | None = None
+    whole: Mapping[str, int] = field(default_factory=dict)
 
     def kept_with(self, bits: Mapping[str, int | None]) -> int:
         """Bytes that are saved for backward with other bits at some sites."""
@@ -84,31 +92,43 @@ class Step:
 
     def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
         """The most bytes alive with other bits at some sites; None if not known."""
-        if not self.peaks:
-            return None
+        return max(self.peaks_with(bits), default=None)
+
+    def peaks_with(self, bits: Mapping[str, int | None]) -> list[int]:
+        """The most bytes alive in each segment with other bits at some sites; empty if not known."""
         more = [0] * (len(self.peaks) + 1)
         for site in self.sites:
-            change = self._more(site, bits)
-            more[site.born] += change
-            more[site.dead] -= change
-        now = most = 0
-        for peak, change in zip(self.peaks, more, strict=False):
-            now += change
-            most = max(most, peak + now)
-        return most
+            if self.peaks:
+                change = self._more(site, bits)
+                more[site.born] += change
+                more[site.dead] -= change
+        return [peak + now for peak, now in zip(self.peaks, accumulate(more), strict=False)]
 
     def _more(self, site: SavedSite, bits: Mapping[str, int | None]) -> int:
         return site.bytes(bits.get(site.name, self.bits)) - site.bytes(self.bits)
 
 
 class _History(Living):
-    """Records the most bytes alive between two events, and the sites."""
+    """Records the most bytes alive between two events, the sites, and tensors that stay whole."""
 
     def __init__(self) -> None:
         super().__init__()
         self.peaks: list[int] = []
+        self.whole: dict[str, int] = {}
         self._site: dict[int, tuple[str, int, int, int]] = {}
         self._lives: dict[int, list[int]] = {}
+        self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
+        self._decoded: dict[int, list[list[int]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.actfit.decode_groups.default:
+            key = self._by_planes.get(args[0].untyped_storage()._cdata)
+            if key is not None and flat(result).nbytes == self._site[key][1]:  # else it is a piece
+                life = [len(self.peaks), len(self.peaks)]
+                self._decoded[key].append(life)
+                weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
+        return result
 
     def event(self) -> int:
         """End a segment; gives the number of the next."""
@@ -118,10 +138,13 @@ class _History(Living):
 
     def saved(self, name: str, x: Tensor, code: Groups, bits: int) -> None:
         """Record a site, whose code is alive from now on."""
-        planes, *rest = (tensor.nbytes for tensor in code.parts())
+        planes, *rest = code.parts()
         key = len(self._site)
-        self._site[key] = name, flat(x).nbytes, planes // bits, sum(rest)
-        self._lives[key] = [self.event(), -1]
+        self._site[key] = name, flat(x).nbytes, planes.nbytes // bits, sum(part.nbytes for part in rest)
+        self._lives[key], self._decoded[key] = [self.event(), -1], []
+        address = planes.untyped_storage()._cdata
+        self._by_planes[address] = key
+        weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
         weakref.finalize(code, self._freed, key)
 
     def _freed(self, key: int) -> None:
@@ -131,7 +154,11 @@ class _History(Living):
         """All sites, after the step."""
         last = len(self.peaks)
         lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
-        return [SavedSite(*site, *life) for site, life in zip(self._site.values(), lives, strict=True)]
+        decoded = [[(first, end) for first, end in times] for times in self._decoded.values()]
+        return [
+            SavedSite(*site, *life, times)
+            for site, life, times in zip(self._site.values(), lives, decoded, strict=True)
+        ]
 
 
 class _ObservingCoder(Coder):
@@ -144,6 +171,9 @@ class _ObservingCoder(Coder):
     def approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
         """As of the class, and record it."""
         code = super().approximated(x, kind, site)
+        if self.method.at(site) is None:
+            self._history.whole[site] = flat(x).nbytes
+            return code
         if not isinstance(code, Groups):
             raise KernelError(f"every site must have codes to be observed, got {site} without; report this")
         self._history.saved(site, x, code, self.method.bits)
@@ -153,8 +183,8 @@ class _ObservingCoder(Coder):
 class _ObservedForward(InFewBits):
     """Replaces the forward of a model while it is observed."""
 
-    def __init__(self, module: nn.Module, bits: int, history: _History) -> None:
-        super().__init__(module, Planned(bits))
+    def __init__(self, module: nn.Module, method: Planned, history: _History) -> None:
+        super().__init__(module, method)
         self._history, self.saved_outputs = history, set[int]()
 
     def mode(self, *given: Any) -> Compressing:
@@ -171,6 +201,7 @@ def observe(
     loss: Loss | None = None,
     targets: Any = None,
     bits: int = 4,
+    whole: Set[str] = frozenset(),
     training: bool = False,
 ) -> Step:
     """Observe a step of the model, which stays unchanged.
@@ -183,6 +214,8 @@ def observe(
         As for `kernels.memory.step.differentiated`.
     bits
         Bits of the codes.
+    whole
+        Names of sites that have none.
     training
         Whether to run all modules in training mode.
 
@@ -192,9 +225,10 @@ def observe(
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
     history, forward_ends, forwards = _History(), list[tuple[int, int]](), list[_ObservedForward]()
+    method = Planned(bits, at_site=dict.fromkeys(whole, None))
 
     def begin(copied: nn.Module) -> None:
-        forwards.append(_ObservedForward(copied, bits, history).install())
+        forwards.append(_ObservedForward(copied, method, history).install())
 
     def end_forward(results: list[Tensor]) -> None:
         saved = forwards[0].saved_outputs
@@ -213,4 +247,4 @@ def observe(
         between=end_forward,
     )
     history.event()  # ends the last segment
-    return Step(history.sites(), bits, tuple(history.peaks), *forward_ends[0], history.operations)
+    return Step(history.sites(), bits, tuple(history.peaks), *forward_ends[0], history.operations, history.whole)

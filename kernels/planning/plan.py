@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from kernels.memory.saved import size
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.planned import WIDTHS, Planned
 from kernels.planning.goals import GOALS
+from kernels.planning.modules import check_repeated
 from kernels.planning.sensitivity import like_site
 from kernels.planning.values import Bytes, Errors, PlannedSite, checked
 
@@ -58,6 +59,10 @@ class Plan:
         What is least: the "error", or the elements in codes for "time".
     time
         Seconds of a step of samples, × those of the unchanged model, so 1 if nothing is planned; None: not measured.
+    reason
+        Why nothing is planned although the budget needs it; or "".
+    modules
+        How many modules the model has of each name that ends with a number, as {"layers.*": 4}; not known of old files.
     """
 
     model: str
@@ -76,10 +81,12 @@ class Plan:
     work: float | None = None
     goal: str = "error"
     time: float | None = None
+    reason: str = ""
+    modules: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def needed(self) -> bool:
-        """Whether the budget needs any change of the model."""
+        """Whether the plan changes the model."""
         return bool(self.sites or self.recomputed)
 
     @property
@@ -90,7 +97,7 @@ class Plan:
         return Planned(max(known, default=WIDTHS[-1]), self.rounding, bits)
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise KernelError for a model without the modules of the plan, and for a plan for `torch.compile`."""
+        """Raise KernelError for a model with other modules than the plan's, and for a plan for `torch.compile`."""
         if self.compiled:
             raise KernelError(
                 "plan must be for eager mode, got one of a compiled model, in which other tensors are saved; give it to"
@@ -103,6 +110,7 @@ class Plan:
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
                     f" {type(model).__name__} has not; plan anew by convert(model, inputs=..., budget=...)"
                 )
+        check_repeated(self.modules, names, type(model).__name__)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as JSON, for `Plan.load` and `convert(model, plan=path)`."""
@@ -144,6 +152,8 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
     if not all(isinstance(block, str) for block in plan.recomputed):
         raise ValueError(f"recomputed must be names of modules, got {shown(plan.recomputed)}")
+    if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
+        raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
     if plan.compiled and plan.recomputed:
         raise ValueError(f"recomputed must be empty in a plan of a compiled model, got {shown(plan.recomputed)}")
     if plan.goal not in GOALS:
@@ -160,6 +170,8 @@ def _line(error: Exception) -> str:
 def _text(plan: Plan) -> str:
     """What `str(plan)` is."""
     if not plan.needed:
+        if plan.reason:
+            return f"{plan.model} is left as it is: {plan.reason}"
         if plan.compiled:
             return f"{plan.model} has nothing for codes when it is compiled: it keeps {size(plan.planned.kept)}"
         return (

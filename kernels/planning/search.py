@@ -1,6 +1,6 @@
 """Searches the blocks to compute again and the bits of all sites; steps and errors are measured as it needs them."""
 
-from math import inf
+from math import ceil, floor, inf, log10
 from typing import NamedTuple
 
 from kernels.errors import KernelError
@@ -8,7 +8,7 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.sensitivity import SiteErrors
-from kernels.planning.solve import InfeasibleError, Solution, everywhere, solve, widest, with_fewest_codes
+from kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve, with_fewest_codes
 from kernels.planning.task import Blocks, Task, completed
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
@@ -25,60 +25,92 @@ class Candidate(NamedTuple):
     solution: Solution
 
 
-def search(task: Task, limit: Limits, bound: float | None) -> Candidate:
-    """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
+def search(task: Task, limit: Limits, bound: float | None, low_peak: bool = False) -> Candidate:
+    """The solution with the fewest blocks computed again whose error is within the bound; else of the least error.
+
+    Of steps with a low peak or without, see `Task.step`. Raises InfeasibleError if no solution is within the limits.
+    """
     blocks = task.blocks
-    step = task.step(())
-    if not limit.hold(step, everywhere(step, WIDTHS[0])):
-        widest(_with_all(task, blocks, step), limit)  # raises before errors are measured, which takes time
+    step = task.step((), low_peak)
+    smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
     errors = task.errors((), step)
     max_error = _bound(errors, bound)
 
     def estimated_error(count: int) -> float:
         """The error with `count` blocks computed again, infinite if that does not fit."""
-        recomputed = step if count == 0 else task.step(blocks[:count])
+        recomputed = step if count == 0 else task.step(blocks[:count], low_peak)
         try:
             return solve(recomputed, completed(errors, recomputed), limit).error
         except InfeasibleError:
             return inf
 
     count = 0
-    if blocks and estimated_error(0) > max_error and _can_run_again(task, blocks):
+    if blocks and estimated_error(0) > max_error and _all_fit(task, limit, low_peak):
         low, count = 0, len(blocks)
         while count - low > 1:
             middle = (low + count) // 2
             low, count = (low, middle) if estimated_error(middle) <= max_error else (middle, count)
-    candidate = _measured(task, blocks[:count], limit)
+    candidate = _measured(task, blocks[:count], limit, low_peak)
     while candidate.solution.error > max_error and 0 < count < len(blocks):  # the estimate was too low
         count += 1
-        candidate = _measured(task, blocks[:count], limit)
+        candidate = _measured(task, blocks[:count], limit, low_peak)
     if bound is not None and candidate.solution.error > max_error:
         raise KernelError(
-            f"max_gradient_error must be at least {candidate.solution.error**0.5:.3g} for this budget, got {bound:g};"
+            f"max_gradient_error must be at least {_up(candidate.solution.error**0.5)} for this budget, got {bound:g};"
             " or give a larger budget"
         )
     return candidate
 
 
-def _measured(task: Task, blocks: Blocks, limit: Limits) -> Candidate:
+def smallest(task: Task, limit: Limits, low_peak: bool = False) -> Step:
+    """A step that is within the limits with the narrowest codes: without blocks computed again, or with all of them.
+
+    Raises InfeasibleError if neither is.
+    """
+    step = task.step((), low_peak)
+    if not _fits(step, limit):
+        if _all_fit(task, limit, low_peak):
+            return task.step(task.blocks, low_peak)
+        if _can_run_again(task, low_peak) and _less(with_all := task.step(task.blocks, low_peak), step, limit):
+            step = with_all
+        raise InfeasibleError(infeasible(step, limit))
+    return step
+
+
+def _fits(step: Step, limit: Limits) -> bool:
+    """Whether a step is within the limits with the narrowest codes."""
+    return limit.hold(step, everywhere(step, WIDTHS[0]))
+
+
+def _all_fit(task: Task, limit: Limits, low_peak: bool) -> bool:
+    """Whether a step with all blocks computed again is possible and within the limits."""
+    return _can_run_again(task, low_peak) and _fits(task.step(task.blocks, low_peak), limit)
+
+
+def _less(step: Step, than: Step, limit: Limits) -> bool:
+    """Whether a step takes less of what is limited, with the narrowest codes."""
+
+    def least(step: Step) -> int:
+        bits = everywhere(step, WIDTHS[0])
+        return step.kept_with(bits) if limit.peak is None else step.peak_with(bits) or 0
+
+    return least(step) < least(than)
+
+
+def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Candidate:
     """The solution with these blocks computed again; raises InfeasibleError."""
-    step = task.step(blocks)
+    step = task.step(blocks, low_peak)
     errors = task.errors(blocks, step)
     return Candidate(blocks, step, errors, solve(step, errors, limit))
 
 
-def _with_all(task: Task, blocks: Blocks, step: Step) -> Step:
-    """A step with all blocks computed again, or `step` if that is impossible."""
-    return task.step(blocks) if _can_run_again(task, blocks) else step
-
-
-def _can_run_again(task: Task, blocks: Blocks) -> bool:
-    """Whether backward can run all blocks again; not if they fill a cache, for example."""
+def _can_run_again(task: Task, low_peak: bool) -> bool:
+    """Whether there are blocks and backward can run all again; not if they fill a cache, for example."""
     try:
-        task.step(blocks)
+        task.step(task.blocks, low_peak)
     except KernelError:  # raised by the second run of a block
         return False
-    return True
+    return bool(task.blocks)
 
 
 def with_fewest(task: Task, candidate: Candidate, limit: Limits, bound: float | None) -> Candidate | None:
@@ -105,3 +137,9 @@ def with_fewest(task: Task, candidate: Candidate, limit: Limits, bound: float | 
 def _bound(errors: SiteErrors, bound: float | None) -> float:
     """The bound on the squared error: as given, or the error of the usual bits everywhere."""
     return bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
+
+
+def _up(number: float) -> str:
+    """A positive number in three digits, not less than it is."""
+    unit = 10.0 ** (floor(log10(number)) - 2)
+    return f"{ceil(number / unit) * unit:.3g}"

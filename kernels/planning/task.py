@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -20,15 +20,17 @@ from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import Step, observe
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from kernels.planning.values import Bytes
+from kernels.planning.whole import least_peak
 
 Blocks = Sequence[str]  # names of blocks that are computed again
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
 T = TypeVar("T")
 SAMPLES = 2  # on which errors are measured
 PASSES = 64  # backward passes that measuring may take
+MOST = 0.25  # of a batch, of which twice as many samples are tried next, and as many to check; of more: all of it
 
 
-def _silent(doing: str) -> None:
+def silent(doing: str) -> None:
     """Report no progress."""
 
 
@@ -47,15 +49,17 @@ class Task:
     samples: int = SAMPLES
     passes: int = PASSES
     stand_in: StandIn | None = None
-    progress: Callable[[str], object] = _silent
+    progress: Callable[[str], object] = silent
     compiled: ClassVar[bool] = False  # whether plans are for torch.compile
     gradients: ClassVar[type[Gradients]] = Gradients
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
-    _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
-    _errors: dict[tuple[str, ...], SiteErrors] = field(default_factory=dict, repr=False)
+    _steps: dict[tuple[tuple[str, ...], bool], Step] = field(default_factory=dict, repr=False)
+    _errors: dict[tuple[tuple[str, ...], frozenset[str]], SiteErrors] = field(default_factory=dict, repr=False)
+    _samples: list[int | None] = field(default_factory=list, repr=False)  # the numbers tried; None: all
 
     def __post_init__(self) -> None:
         not_compiled(self.model)
+        self._samples.append(self.samples)
 
     @property
     def training(self) -> bool:
@@ -106,25 +110,31 @@ class Task:
         """The loss, its targets and the mode, as `run_step` and `observe` take them."""
         return {"loss": self.loss, "targets": self.targets, "training": self.training}
 
-    def step(self, blocks: Blocks) -> Step:
-        """A step of the whole batch."""
-        if tuple(blocks) not in self._steps:
+    def step(self, blocks: Blocks, low_peak: bool = False) -> Step:
+        """A step of the whole batch, with codes of all tensors; or without those of which the peak would be higher."""
+        key = tuple(blocks), low_peak
+        if key not in self._steps:
             self.progress("a step with codes" + f", {len(blocks)} blocks computed again" * bool(blocks))
-            self._steps[tuple(blocks)] = self._observed(blocks)
-        return self._steps[tuple(blocks)]
+            if low_peak:
+                known = self._steps.get(((), True))
+                self._steps[key] = least_peak(partial(self._observed, blocks), frozenset(known.whole if known else ()))
+            else:
+                self._steps[key] = self._observed(blocks)
+        return self._steps[key]
 
-    def _observed(self, blocks: Blocks) -> Step:
+    def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
         with recomputing(self.model, blocks):
-            return observe(self.model, *self.call, **self._step_options)
+            return observe(self.model, *self.call, whole=whole, **self._step_options)
 
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
         """Errors of the step's sites, as by `sensitivities`."""
-        if tuple(blocks) not in self._errors:
-            names = [site.name for site in step.sites]
+        names = [site.name for site in step.sites]
+        key = tuple(blocks), frozenset(names)
+        if key not in self._errors:
             with self._gradients(blocks, names, False) as gradients:
                 measured = sensitivities(gradients, [name for name in names if name in gradients.sites], self.passes)
-            self._errors[tuple(blocks)] = completed(measured, step)
-        return self._errors[tuple(blocks)]
+            self._errors[key] = completed(measured, step)
+        return self._errors[key]
 
     def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
         """||g' - g||² / ||g||² with each of these plans, on samples that the plans were not made with."""
@@ -143,21 +153,28 @@ class Task:
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
         with in_training(model), recomputing(model, blocks):
-            self.progress("a forward pass of samples")
 
-            def gradients_of(call: Call, targets: Any, share: float) -> Gradients:
+            def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
                 trials = Trials(self.rounding, smallest=smallest)
-                return self.gradients(model, *call, self.loss, trials, targets, self.progress)
+                return self.gradients(model, *call, self.loss, trials, targets, self.progress), share
 
-            gradients = on_samples(call, targets, self.samples, check, gradients_of)
-            missing = set(names) - gradients.sites
-            if missing:
-                self._miss(missing, len(names))
+            while True:
+                samples = self._samples[-1]
+                self.progress(f"a forward pass of {samples or 'all'} samples")
+                gradients, share = on_samples(call, targets, samples, check, gradients_of)
+                missing = set(names) - gradients.sites
+                if not missing or self._may_miss(missing, len(names), share):
+                    break
+                del gradients
+                self._samples.append(2 * samples if samples and share <= MOST else None)
             yield gradients
 
-    def _miss(self, missing: Set[str], of: int) -> None:
-        """Raise KernelError, as a step of samples lacks some sites of a whole batch."""
+    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
+        """Whether a step of samples may lack these sites of a whole batch; if not, more samples are tried.
+
+        Raises KernelError if those would lack them, too.
+        """
         raise KernelError(
             f"model must save the same tensors in each step, got none at {min(missing)!r} with {of - len(missing)}"
             " others; its forward depends on numbers, which a plan cannot know"
@@ -173,7 +190,7 @@ def in_training(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def on_samples(call: Call, targets: Any, samples: int, check: bool, run: Callable[[Call, Any, float], T]) -> T:
+def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
     """The result of `run` on samples of a batch, with the share of the batch that they are.
 
     On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
@@ -181,7 +198,7 @@ def on_samples(call: Call, targets: Any, samples: int, check: bool, run: Callabl
     Parameters
     ----------
     samples
-        How many.
+        How many; None: the whole batch.
     check
         Whether to take the samples that check plans, not those that plans are made with.
     """

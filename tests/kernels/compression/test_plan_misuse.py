@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels import KernelError, compression, convert
+from kernels.compression import private
 from kernels.compression.planning import run
 from kernels.planning import make_plan
 from tests.kernels.compression.plans import partitioner, planned, stack
@@ -82,3 +83,28 @@ def test_the_plan_of_another_model_is_refused() -> None:
     other = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     with pytest.raises(Exception, match=r"plan must be of this model, got one without '.*: aten.addmm'; plan anew"):
         run(other, cut, (x,), {})
+
+
+@pytest.mark.slow
+def test_the_plan_of_fewer_layers_is_refused() -> None:
+    plan = make_plan(*stack(layers=2), 0.12, compiled=True)
+    model, x = stack(layers=3)
+    with pytest.raises(Exception, match=r"with 2 modules '\*', where the compiled model has 3: it has nothing for '2'"):
+        run(model, partitioner(plan), (x,), {})
+    model, x = stack(layers=2)
+    run(model, partitioner(plan), (x[:5],), {})  # another batch of the same model
+    run(model[1], partitioner(plan), (x,), {})  # a part of it
+
+
+def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
+    """Here of batches whose tensors are too small for codes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.Tanh())
+    cut = compression.options(bits=4)["custom_partitioner_fn"]
+    compiled = torch.compile(model, backend=private.interpreted(cut), dynamic=False)
+    compiled(torch.randn(128, 64))
+    compiled(torch.randn(96, 64))  # as good
+    with pytest.warns(UserWarning, match=r"sizes should not change .* keeps 1\.0 times less .* one before 7\.\d times"):
+        compiled(torch.randn(32, 64))
+    compiled(torch.randn(16, 64))
+    assert len(cut.graphs) == 4

@@ -80,6 +80,13 @@ def test_sizes_for_readers(count: float, text: str) -> None:
     assert size(count) == text
 
 
+@pytest.mark.parametrize(
+    ("count", "text"), [(1023, "1023 B"), (1024, "1.0 KiB"), (1025, "1.1 KiB"), (2**20 - 1, "1.0 MiB")]
+)
+def test_sizes_that_are_enough(count: float, text: str) -> None:
+    assert size(count, up=True) == text
+
+
 @pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
 def test_a_picture_has_the_same_bytes_each_time(ending: str, head: bytes, tmp_path: Any) -> None:
     paths = tmp_path / f"kept.{ending}", tmp_path / f"again.{ending}"

@@ -37,7 +37,7 @@ def image() -> tuple[nn.Module, tuple[Tensor]]:
     """Convolutions, batch norms, ReLU; four samples of 16 x 16."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for features in (3, 16):
+    for features in (3, 16, 16, 16):
         layers += [nn.Conv2d(features, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
     return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)), (torch.randn(4, 3, 16, 16),)
 

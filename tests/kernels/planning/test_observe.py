@@ -73,7 +73,7 @@ def test_a_model_without_a_gradient_is_refused() -> None:
 
 
 def test_the_loss_counts() -> None:
-    """As if it were within the model."""
+    """As if it were within the model, whose logits are not held beside its own loss."""
     model, x, target = NETS["mlp"]()[0], torch.randn(512, 64), torch.randn(512, 64)
 
     def loss(y: Tensor, target: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def test_the_loss_counts() -> None:
 
     step, without = (observe(model, (x,), {}, loss=given, targets=target) for given in (loss, None))
     convert(model, "compress", bits=4)
-    assert step.peak_with({}) == peak_bytes(Whole(), x, target) > without.peak_with({})
+    assert step.peak_with({}) == peak_bytes(Whole(), x, target) + 512 * 64 * 4 > without.peak_with({})
     assert step.kept == without.kept  # by the model
 
 

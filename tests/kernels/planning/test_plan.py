@@ -9,7 +9,7 @@ import pytest
 
 from kernels import KernelError
 from kernels.methods.planned import Planned
-from kernels.planning import Plan
+from kernels.planning import Plan, make_plan
 from kernels.planning.budget import check, limits
 from kernels.planning.limits import Limits
 from kernels.planning.values import Bytes, Errors, PlannedSite
@@ -17,7 +17,8 @@ from tests.kernels.planning.nets import mlp, text
 
 SITES = (PlannedSite("0: silu", 3, 4096, 500, 1e-4), PlannedSite("0.out: linear", None, 4096, 4096, 0.0))
 PLAN = Plan(
-    "Net", "0.2", "nearest", ("0",), SITES, Bytes(8192, 9000), Bytes(4596, 5000), Errors(0.01, 0.011), 3, 0.02, 0.0
+    *("Net", "0.2", "nearest", ("0",), SITES, Bytes(8192, 9000), Bytes(4596, 5000), Errors(0.01, 0.011), 3, 0.02, 0.0),
+    modules={"*": 2},
 )
 
 
@@ -54,6 +55,7 @@ def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
         (change("time", "long"), r"time must be of type float \| None, got 'long'"),
         (change("recomputed", [3]), "recomputed must be names of modules"),
         (change("extra", 1), "extra"),
+        (change("modules", {"*": "2"}), "modules must be numbers by name"),
         (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
         (change("bits", True, site=True), r"bits must be of type int \| None, got True"),
         (change("bits", 2.5, site=True), "bits must be of type"),
@@ -92,6 +94,16 @@ def test_a_plan_of_another_model() -> None:
     PLAN.check_model(text(1)[0])
     with pytest.raises(KernelError, match=r"plan must be of this model, got one of a Net with '0\.out'"):
         PLAN.check_model(mlp()[0])
+
+
+@pytest.mark.parametrize("layers", [3, 1])
+def test_a_plan_of_another_number_of_layers(layers: int) -> None:
+    plan = replace(make_plan(*text(2), 0.3), recomputed=())
+    assert plan.modules == {"*": 3}
+    named = "nothing for '3'" if layers == 3 else "'1.first', which Sequential has not"
+    with pytest.raises(KernelError, match=f"plan must be of this model, got one of a .*{named}"):
+        plan.check_model(text(layers)[0])
+    plan.check_model(text(2)[0])
 
 
 def test_what_a_plan_says() -> None:

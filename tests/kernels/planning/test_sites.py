@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import gc
 import pickle
+import weakref
 from threading import Thread
 
 import torch
@@ -102,3 +104,14 @@ def test_other_threads_do_not_count() -> None:
         assert seen == [": linear"]
         model(torch.ones(2))
         assert seen == [": linear", "mine: linear"]
+
+
+def test_a_model_with_a_plan_that_keeps_a_graph_is_freed() -> None:
+    """As of an auxiliary loss that backward did not reach: what the graph refers to must not refer to the model."""
+    model, inputs = text(1)
+    InFewBits(model, Planned(8)).install()
+    model.auxiliary = model(*inputs).square().mean()
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,80 @@
+"""Models that keep tensors with a graph on their modules, as mixtures of experts keep an auxiliary loss."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError, convert
+from kernels.planning import front, make_plan
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x).tanh()
+        self.auxiliary = h.square().mean()
+        result: Tensor = x + self.down(h)
+        return result
+
+
+def with_auxiliary_losses() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block() for _ in range(4)))
+
+
+@pytest.mark.parametrize("budget", [0.3, 0.05])
+def test_auxiliary_losses(budget: float) -> None:
+    """The smaller budget needs blocks that are computed again, whose graphs refer to their modules."""
+    model, x = with_auxiliary_losses(), torch.randn(256, 64)
+    report = convert(model, inputs=x, budget=budget)
+    assert report.plan is not None
+    assert report.after is not None
+    assert report.before is not None
+    assert bool(report.plan.recomputed) == (budget < 0.1)
+    assert report.after.total <= budget * report.before.total
+    (model(x).square().mean() + sum(block.auxiliary for block in model)).backward()
+
+
+def test_a_front_of_auxiliary_losses() -> None:
+    named = front(with_auxiliary_losses(), torch.randn(256, 64), count=2).named
+    assert [point.name for point in named[:2]] == ["stock", "checkpoint"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_weight_norm_of_old() -> None:
+    """It computes a weight in forward and sets it as an attribute."""
+    torch.manual_seed(0)
+    blocks = ((nn.utils.weight_norm(nn.Linear(64, 256)), nn.GELU(), nn.Linear(256, 64)) for _ in range(3))
+    model = nn.Sequential(*(layer for block in blocks for layer in block))
+    assert convert(model, inputs=torch.randn(256, 64), budget=0.4).converted
+
+
+def test_what_is_put_elsewhere_is_told_with_a_way_out() -> None:
+    outside: list[Any] = []
+
+    class Leaking(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            outside.append(super().forward(x))
+            result: Tensor = outside[-1]
+            return result
+
+    x = torch.randn(256, 64)
+    with pytest.raises(KernelError, match=r"for a budget .* by convert\(model, 'compress', bits=4\) instead"):
+        make_plan(Leaking(), x, 0.3)
+    outside.clear()
+    assert convert(Leaking(), "compress", bits=4).converted
+
+
+def test_a_model_that_says_how_it_is_copied_stays_as_it_is() -> None:
+    class Itself(nn.Linear):
+        def __deepcopy__(self, memo: Any) -> "Itself":
+            return self
+
+    layer = Itself(64, 64)
+    make_plan(nn.Sequential(layer, *with_auxiliary_losses()), torch.randn(256, 64), "1GiB")
+    assert isinstance(layer.weight, nn.Parameter)

@@ -1,0 +1,133 @@
+"""A plan's peak is not above the model's: what is decoded whole at the peak stays whole, or nothing is planned."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.compression.meter import measured
+from kernels import KernelError, convert
+from kernels.memory.step import peak_bytes
+from kernels.planning import Plan, make_plan
+from kernels.planning.batches import call_of
+from kernels.planning.blocks import recomputing, repeated_blocks
+from kernels.planning.task import Task
+from tests.kernels.planning.nets import NETS, text
+
+VOCABULARY, TOKENS = 16384, (4, 64)
+LOGITS = VOCABULARY * TOKENS[0] * TOKENS[1] * 4  # bytes
+
+
+def language_model() -> tuple[nn.Module, dict[str, Tensor]]:
+    """A narrow Llama with a large vocabulary, and labels: most of its peak is its loss head."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, use_cache=False, **sizes)
+    tokens = torch.randint(VOCABULARY, TOKENS)
+    return transformers.LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+
+
+def allocated(model: nn.Module, inputs: dict[str, Tensor]) -> int:
+    """The peak of a step by the allocator; gradients are there before."""
+
+    def loss() -> Tensor:
+        result: Tensor = model(**inputs).loss
+        return result
+
+    loss().backward()
+    return measured(loss, torch.device("cpu")).peak
+
+
+@pytest.mark.slow
+def test_a_language_model_takes_no_more_than_with_checkpoints() -> None:
+    """By the CPU's allocator. Codes of the logarithms would be decoded beside two gradients of their size."""
+    model, inputs = language_model()
+    with recomputing(model, repeated_blocks(model)):
+        checkpoints = allocated(model, inputs)
+    stock = allocated(model, inputs)
+    assert checkpoints < stock
+    report = convert(model, inputs=inputs, budget=checkpoints)
+    assert report.plan is not None
+    assert {site.name: site.bits for site in report.plan.sites}[": cross_entropy"] is None
+    assert allocated(model, inputs) <= checkpoints
+
+
+class Head(nn.Module):
+    """A layer and the logarithms of probabilities, which are most of what it saves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = NETS["mlp"]()[0], nn.Linear(64, 1024)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)).log_softmax(-1)[:, 0].mean()
+
+
+def test_what_is_decoded_whole_at_the_peak_stays_whole() -> None:
+    model, x = Head(), torch.randn(128, 64)
+    task = Task(model, call_of(x))
+    coded, low = task.step(()), task.step((), True)
+    least = [step.peak_with({site.name: 2 for site in step.sites}) for step in (coded, low)]
+    assert low.whole == {": log_softmax": 128 * 1024 * 4}
+    assert least[1] < least[0]
+    report = convert(model, inputs=x, budget=least[1])
+    assert report.plan is not None
+    assert peak_bytes(model, x) <= report.plan.planned.peak <= least[1]
+
+
+def mlp(layers: int) -> nn.Module:
+    block = (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    return nn.Sequential(*(layer for _ in range(layers) for layer in block))
+
+
+def test_a_plan_that_makes_the_peak_larger_is_not_applied() -> None:
+    model, x = mlp(1), torch.randn(256, 64)
+    with pytest.warns(
+        UserWarning, match=r"budget must leave the peak as low as it is, got 0\.1: .* 1\.02 × what it is"
+    ):
+        report = convert(model, inputs=x, budget=0.1)
+    assert report.plan is not None
+    assert not report.converted
+    assert "forward" not in vars(model)
+    assert "Sequential is left as it is: the peak of a step would be 978.0 KiB or more" in str(report)
+
+
+@pytest.mark.parametrize("budget", [0.1, 0.3])
+def test_a_deeper_model_gains(budget: float) -> None:
+    model, x = mlp(4), torch.randn(256, 64)
+    stock = peak_bytes(model, x)
+    plan = make_plan(model, x, budget)
+    convert(model, plan=plan)
+    assert peak_bytes(model, x) <= plan.planned.peak < 0.8 * stock
+
+
+def named_budget(error: KernelError) -> Any:
+    """The budget that a message names."""
+    named = re.search(r"must be at least ([\d.]+(?: [KM]?i?B)?)", str(error))
+    assert named is not None
+    return named[1]
+
+
+@pytest.mark.parametrize("budget", [0.001, "1KiB"])
+@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) -> None:
+    model, inputs = text(layers)
+    with pytest.raises(KernelError, match="budget must be at least") as caught:
+        make_plan(model, inputs, budget)
+    plan: Plan = make_plan(model, inputs, named_budget(caught.value))
+    assert plan.needed
+
+
+def test_the_smallest_error_that_is_named_can_be_met() -> None:
+    model, inputs = NETS["mlp"]()
+    with pytest.raises(KernelError, match="max_gradient_error must be at least") as caught:
+        make_plan(model, inputs, 0.2, max_gradient_error=1e-6)
+    assert make_plan(model, inputs, 0.2, max_gradient_error=float(named_budget(caught.value))).needed
+
+
+def test_a_model_that_codes_cannot_make_smaller() -> None:
+    with pytest.raises(KernelError, match="budget must be left out for a model that codes cannot make smaller"):
+        make_plan(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)), torch.randn(4, 4), 0.2)
