@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kernels.engine.backend import backend
     from kernels.errors import KernelError
     from kernels.gated import geglu, reglu, swiglu
+    from kernels.gradients import gradient_error
     from kernels.linear import ActLinear
     from kernels.memory.measure import saved_bytes
     from kernels.modules import (
@@ -66,6 +67,7 @@ __all__ = [
     "backend",
     "convert",
     "geglu",
+    "gradient_error",
     "reglu",
     "saved_bytes",
     "swiglu",
@@ -75,7 +77,7 @@ if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` do
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        homes=("conversion", "engine.backend", "errors", "gated", "linear", "memory.measure", "modules"),
+        homes=("conversion", "engine.backend", "errors", "gated", "gradients", "linear", "memory.measure", "modules"),
         modules=("approx_backprop", "compression", "forward_ad", "functional", "memory"),
         torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

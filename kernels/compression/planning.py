@@ -19,6 +19,7 @@ from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
 from kernels.compression.partitioner import CodedPartitioner, check_release
 from kernels.compression.splice import let_cross
+from kernels.eager.encoded import relative_error, squares
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
 from kernels.memory.isolated import forget_fakes, on_fakes, train
@@ -160,7 +161,10 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
             return x
         groups = layout.split(x)
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        return layout.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
+        result = layout.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
+        error = relative_error(squares(result, x))
+        trials.decoded.note(site, bits, error, x.dtype, layout.group, trials.rounding)
+        return result
 
     return seen
 

@@ -122,6 +122,10 @@ class Groups(Encoded):
     def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
         return self._values(place.stop - place.start, *self._cut(tensors, place))
 
+    def squares(self, decoded: Tensor, exact: Tensor) -> Tensor:
+        """||x' - x||² and ||x||² of what is coded, for decoded numbers and the exact ones."""
+        return squares(decoded, exact)
+
     def _cut(self, tensors: list[Tensor], place: slice) -> list[Tensor]:
         """The planes, and what has an entry for each group, of a piece."""
         planes, *vectors = tensors
@@ -168,6 +172,19 @@ class Sided(Groups):
         return super()._values(count, planes, sign * (0.5 - edges.float()), sign) > 0
 
 
+def squares(decoded: Tensor, exact: Tensor) -> Tensor:
+    """||x' - x||² and ||x||², a tensor of two numbers of at least float32."""
+    wide = torch.promote_types(exact.dtype, torch.float32)
+    x = exact.to(wide)
+    return torch.stack([(decoded.to(wide) - x).square().sum(), x.square().sum()])
+
+
+def relative_error(squares: Tensor) -> float:
+    """||x' - x|| / ||x|| of the two squares; 0 if x is 0."""
+    off, whole = squares.tolist()
+    return (off / whole) ** 0.5 if whole else 0.0
+
+
 Grouped = Callable[..., Groups]  # Groups or a kind of it, which takes the same arguments
 
 
@@ -186,6 +203,9 @@ class Logarithms(Groups):
 
     def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
         return self._of_roots(super().piece(tensors, place))
+
+    def squares(self, decoded: Tensor, exact: Tensor) -> Tensor:
+        return super().squares((decoded / 2).exp(), (exact / 2).exp())
 
     def _of_roots(self, roots: Tensor) -> Tensor:
         return roots.clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)

@@ -1,6 +1,6 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -13,12 +13,15 @@ from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
+from kernels.planning.safety import checked, has_few_elements
 from kernels.planning.search import search, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import Solution, error_of, widest
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 from kernels.planning.values import Bytes, Errors, PlannedSite
+
+STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
 
 
 def make_plan(
@@ -36,6 +39,7 @@ def make_plan(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
+    strict: bool = False,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was. See docs/budget.md.
@@ -71,6 +75,9 @@ def make_plan(
         measured on it if the model itself is too large.
     compiled
         Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
+    strict
+        Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
+        what it promises, or what errors of its tensors account for; both name the tensors that do it.
     progress
         Called with a text for each thing that is being done.
 
@@ -87,7 +94,7 @@ def make_plan(
     """
     _check(max_gradient_error, goal, timed, compiled or stand_in is not None)
     task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
-    plan = plan_of(task, budget, max_gradient_error, goal)
+    plan = plan_of(task, budget, max_gradient_error, goal, strict)
     return with_times(task, plan) if timed else plan
 
 
@@ -100,7 +107,13 @@ def kind_of(compiled: bool) -> type[Task]:
     return CompiledTask
 
 
-def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None, goal: Goal = "error") -> Plan:
+def plan_of(
+    task: Task,
+    budget: str | float,
+    max_gradient_error: float | None = None,
+    goal: Goal = "error",
+    strict: bool = False,
+) -> Plan:
     """As `make_plan`, for a task."""
     number = check(budget)
     if task.compiled and isinstance(number, int):
@@ -118,16 +131,22 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     else:
         best = fastest
     uniform, solution = widest(best.step, limit), best.solution
-    plan_error, uniform_error = task.checked(best.blocks, [solution.bits, uniform])
-    if goal == "error" and plan_error > uniform_error:
-        solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
-        plan_error = uniform_error
+    with task.checking(best.blocks, solution.bits) as gradients:
+        plan_error, uniform_error = gradients.error(solution.bits), gradients.error(uniform)
+        to_come = [task.still_to_come(best.blocks, best.step, bits) for bits in (solution.bits, uniform)]
+        if goal == "error" and plan_error + to_come[0] > uniform_error + to_come[1]:
+            solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
+            plan_error = uniform_error
+        verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
+        decoded = gradients.decoded.undiminished(solution.bits)
+    if not has_few_elements(task.model, task.samples):
+        verdict.tell(strict, STACK_LEVEL)
     return Plan(
         type(task.model).__name__,
         str(budget),
         task.rounding,
         tuple(best.blocks),
-        _sites(best.step, solution.bits, best.errors),
+        _sites(best.step, solution.bits, best.errors, decoded),
         task.stock,
         Bytes(best.step.kept_with(solution.bits), best.step.peak_with(solution.bits)),
         Errors(solution.error**0.5, plan_error**0.5),
@@ -162,9 +181,16 @@ def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
         )
 
 
-def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...]:
+def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:
     return tuple(
-        PlannedSite(site.name, width, site.whole, site.bytes(width), error_of(errors, {site.name: width}))
+        PlannedSite(
+            site.name,
+            width,
+            site.whole,
+            site.bytes(width),
+            error_of(errors, {site.name: width}),
+            decoded=decoded.get(site.name),
+        )
         for site in step.sites
         for width in (bits[site.name],)
     )

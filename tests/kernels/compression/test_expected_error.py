@@ -8,7 +8,7 @@ from torch import nn
 
 from kernels import compression
 from kernels.compression import codes, forms
-from kernels.compression.expected_error import expected_error, squared_range
+from kernels.methods.expected_error import expected_error, squared_range
 from kernels.compression.layout import GROUP_SIZES, LANES
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import convert
-from kernels.compression.expected_error import expected_error
+from kernels.methods.expected_error import expected_error
 from kernels.eager import coder
 from kernels.methods.every_tensor import MAX_GROUP
 from tests.kernels.eager.nets import Net, assert_same, converted, error, gradients
