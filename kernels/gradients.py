@@ -83,8 +83,8 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     Parameters
     ----------
     model
-        A model that `convert` changed, at least in part; or the result of torch.compile with `compression.options(...)`,
-        or a model some of whose modules were compiled so.
+        A model that `convert` changed, in whole or in part; or the result of torch.compile with
+        `compression.options(...)`, or a model some of whose modules were compiled so.
     loss
         Computes a tensor of one number from the model, without calling backward; it is called twice.
 

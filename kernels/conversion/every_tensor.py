@@ -89,7 +89,12 @@ def convert_modules(
 
 
 def _caught(
-    model: nn.Module, net: Net, method: EveryTensor, plan: Plan | None, selected: Sequence[Site], excluded: Sequence[Site]
+    model: nn.Module,
+    net: Net,
+    method: EveryTensor,
+    plan: Plan | None,
+    selected: Sequence[Site],
+    excluded: Sequence[Site],
 ) -> Checked | None:
     """The error of the gradient, of which it warns; None if nothing is converted."""
     if plan is not None and not plan.needed:
@@ -122,9 +127,7 @@ def _outermost(sites: Sequence[Site]) -> list[Site]:
     return outermost
 
 
-def _converted(
-    site: Site, method: EveryTensor, reason: str, changes: list[Change], watch: Watch | None
-) -> Converted:
+def _converted(site: Site, method: EveryTensor, reason: str, changes: list[Change], watch: Watch | None) -> Converted:
     forwards, _ = installed_forwards(site.original)
     if any(isinstance(forward, InFewBits) for forward in forwards):
         reason = TWICE

@@ -92,8 +92,8 @@ def convert(
     plan
         Instead of a method: a plan that was made before, or the file that it was saved to.
     loss, targets
-        With compress, a budget or a plan, and inputs: the loss as of `kernels.planning.make_plan`, of whose gradient the
-        error is measured, on two samples.
+        With compress, a budget or a plan, and inputs: as of `kernels.planning.make_plan`. Of this loss's gradient the
+        error is measured, on a few samples.
     strict
         Likewise: whether to raise KernelError, not warn, if that error is more than three times what is predicted.
 

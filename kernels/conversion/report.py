@@ -135,7 +135,10 @@ class Report:
         for site, error in self.watch.seen.items():
             kinds.setdefault(like_site(site), []).append((error, self.watch.planned.get(site)))
         rows = [(kind, *max(errors, key=lambda pair: pair[0])) for kind, errors in kinds.items()]
-        texts = [f"| {kind} | {error:.2%} | {'–' if planned is None else f'{planned:.2%}'} |" for kind, error, planned in rows]
+        texts = [
+            f"| {kind} | {error:.2%} | {'–' if planned is None else f'{planned:.2%}'} |"
+            for kind, error, planned in rows
+        ]
         return ["", "| decoded tensor, relative error | seen last | planned |", "|---|---:|---:|", *texts]
 
     def _saved_whole(self) -> list[str]:

@@ -31,18 +31,18 @@ class Watch:
 
     def __init__(self, planned: Mapping[str, float]) -> None:
         self.planned, self.seen = dict(planned), dict[str, float]()
-        self._turn, self._found, self._warned = 0, True, False
+        self._turn, self._had_turn, self._warned = 0, True, False
 
     def next_pass(self) -> Callable[[str, Tensor, Groups], None]:
         """A function that is called with the site, the flat tensor and the code of each tensor of a forward pass."""
-        self._turn = self._turn + 1 if self._found else 1  # after the last tensor comes the first
-        self._found, left = False, self._turn
+        self._turn = self._turn + 1 if self._had_turn else 1  # after the last tensor comes the first
+        self._had_turn, left = False, self._turn
 
         def look(site: str, x: Tensor, code: Groups) -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                self._found = True
+                self._had_turn = True
                 self._see(site, x, code)
 
         return look
@@ -56,9 +56,9 @@ class Watch:
         if error > allowed and not self._warned:
             self._warned = True
             warnings.warn(
-                f"decoded tensors must err by at most {TIMES} times what is planned, {allowed / TIMES:.2g}, got {error:.2g}"
-                f" at {site!r}: numbers are others than when the model was planned; plan again, by convert(model,"
-                " inputs=..., budget=...) after report.revert()",
+                f"decoded tensors must err by at most {TIMES} times what is planned, {allowed / TIMES:.2g}, got"
+                f" {error:.2g} at {site!r}: its numbers are others than when the plan was made; plan again, by"
+                " convert(model, inputs=..., budget=...) after report.revert()",
                 stacklevel=STACK_LEVEL,
             )
 

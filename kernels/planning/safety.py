@@ -109,7 +109,9 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
         kinds.setdefault(like_site(site), []).append(site)
     alone = {kind: gradients.error({site: coded[site] for site in sites}) ** 0.5 for kind, sites in kinds.items()}
     worst = sorted(alone.items(), key=lambda item: -item[1])
-    guilty = [(kind, own) for kind, own in worst if own > TIMES * max(hypot(*map(lost.__getitem__, kinds[kind])), least)]
+    guilty = [
+        (kind, own) for kind, own in worst if own > TIMES * max(hypot(*map(lost.__getitem__, kinds[kind])), least)
+    ]
     if error > TIMES * predicted:
         guilty = guilty or worst
     return Checked(error, predicted, tuple(guilty[:NAMED]))
@@ -167,7 +169,7 @@ def _on_enough_samples(call: Call, targets: Any, measured: Callable[[Call, Any, 
             return measured(*few.to_plan, few.share)
         except (KernelError, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception:  # noqa: S112 - of any kind; if samples were not to blame, it is raised again
+        except Exception:
             continue
     return measured(call, targets, 1.0)
 
@@ -176,7 +178,9 @@ def _check_elements(module: nn.Module, args: Any) -> None:
     """Raise ValueError if a batch norm is given too few elements."""
     of_batch = module.training or not getattr(module, "track_running_stats", True)
     if of_batch and args and args[0].numel() < ELEMENTS * args[0].shape[1]:
-        raise ValueError(f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}")
+        raise ValueError(
+            f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}"
+        )
 
 
 def has_few_elements(model: nn.Module, samples: int) -> bool:
@@ -192,5 +196,5 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _bits(method: EveryTensor, gradients: Gradients, includes: Callable[[str], bool]) -> Mapping[str, int | None]:
-    chosen = {site: method.at(site) for site in gradients.sites if includes(site.rpartition(": ")[0])}
-    return {site: None if at is None else at.bits for site, at in chosen.items()}
+    methods = {site: method.at(site) for site in gradients.sites if includes(site.rpartition(": ")[0])}
+    return {site: None if at is None else at.bits for site, at in methods.items()}

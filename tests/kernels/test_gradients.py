@@ -76,7 +76,7 @@ def test_buffers_and_gradients_stay() -> None:
 
 def test_a_model_that_was_not_converted_is_refused() -> None:
     model, _ = text(1)
-    with pytest.raises(KernelError, match="model must be what convert changed, .* got a Sequential whose gradient"):
+    with pytest.raises(KernelError, match=r"model must be what convert changed, .* got a Sequential whose gradient"):
         gradient_error(model, squared_sum)
     report = convert(model, "compress")
     assert gradient_error(model, squared_sum).error > 0
