@@ -19,7 +19,7 @@ from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
 from kernels.compression.partitioner import CodedPartitioner, check_release
 from kernels.compression.splice import let_cross
-from kernels.eager.encoded import relative_error, squares
+from kernels.eager.tensors import relative_error, squares
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
 from kernels.memory.isolated import forget_fakes, on_fakes, train

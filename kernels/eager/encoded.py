@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.eager.tensors import version_of
+from kernels.eager.tensors import squares, version_of
 from kernels.engine.elements import computed
 from kernels.engine.pieces import bytes_of
 from kernels.engine.planes import pack, unpack
@@ -170,19 +170,6 @@ class Sided(Groups):
         planes, edges, step = given
         sign = 1 - 2 * step.signbit().float()
         return super()._values(count, planes, sign * (0.5 - edges.float()), sign) > 0
-
-
-def squares(decoded: Tensor, exact: Tensor) -> Tensor:
-    """||x' - x||² and ||x||², a tensor of two numbers of at least float32."""
-    wide = torch.promote_types(exact.dtype, torch.float32)
-    x = exact.to(wide)
-    return torch.stack([(decoded.to(wide) - x).square().sum(), x.square().sum()])
-
-
-def relative_error(squares: Tensor) -> float:
-    """||x' - x|| / ||x|| of the two squares; 0 if x is 0."""
-    off, whole = squares.tolist()
-    return (off / whole) ** 0.5 if whole else 0.0
 
 
 Grouped = Callable[..., Groups]  # Groups or a kind of it, which takes the same arguments

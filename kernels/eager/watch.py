@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from kernels.eager.encoded import Groups, relative_error
+from kernels.eager.encoded import Groups
+from kernels.eager.tensors import relative_error
 
 TIMES = 2  # the planned error, above which a plan is no longer of this model
 PIECE, PIECES = 1 << 16, 8  # elements of a piece, nearly, and how many pieces of a tensor are read

@@ -77,7 +77,7 @@ def make_plan(
         Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
-        what it promises, or what errors of its tensors account for; both name the tensors that do it.
+        what is predicted, or what errors of its tensors account for; both name the tensors that do it.
     progress
         Called with a text for each thing that is being done.
 

@@ -8,7 +8,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot
+from math import hypot, inf, isnan
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
         The error with these bits, if it is known already.
     """
     coded = {site: width for site, width in bits.items() if width is not None and site in gradients.sites}
-    error = gradients.error(coded) ** 0.5 if error is None else error
+    error = _finite(gradients.error(coded) ** 0.5 if error is None else error)
     lost = gradients.decoded.undiminished(coded)
     least = ROUNDING * gradients.decoded.eps
     tensors = hypot(*lost.values())
@@ -107,7 +107,9 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
     kinds: dict[str, list[str]] = {}
     for site in lost:
         kinds.setdefault(like_site(site), []).append(site)
-    alone = {kind: gradients.error({site: coded[site] for site in sites}) ** 0.5 for kind, sites in kinds.items()}
+    alone = {
+        kind: _finite(gradients.error({site: coded[site] for site in sites}) ** 0.5) for kind, sites in kinds.items()
+    }
     worst = sorted(alone.items(), key=lambda item: -item[1])
     guilty = [
         (kind, own) for kind, own in worst if own > TIMES * max(hypot(*map(lost.__getitem__, kinds[kind])), least)
@@ -115,6 +117,11 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
     if error > TIMES * predicted:
         guilty = guilty or worst
     return Checked(error, predicted, tuple(guilty[:NAMED]))
+
+
+def _finite(error: float) -> float:
+    """The error; infinite if it is not a number, as where codes of infinities are read."""
+    return inf if isnan(error) else error
 
 
 def check_conversion(

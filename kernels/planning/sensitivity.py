@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from kernels.eager.coder import Coder
-from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms, relative_error
+from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
-from kernels.eager.tensors import flat, group_of
+from kernels.eager.tensors import flat, group_of, relative_error
 from kernels.errors import KernelError
 from kernels.memory.saved import like
 from kernels.memory.step import Loss, differentiated

@@ -94,6 +94,36 @@ def test_a_plan_of_a_compiled_model() -> None:
         make_plan(Wrong(norm=nn.LayerNorm), X, 0.1, compiled=True, strict=True, samples=64)
 
 
+class Gate(torch.autograd.Function):
+    """A sigmoid that saves its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y = ctx.saved_tensors[0].sigmoid()
+        return gradient * y * (1 - y)
+
+
+class Masking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = Gate.apply(self.layer(x).masked_fill(x > 2, torch.finfo().min))
+        return result
+
+
+def test_a_gradient_that_is_not_a_number() -> None:
+    """Groups of codes with the least number of all become NaN."""
+    with pytest.warns(UserWarning, match="got inf on samples, by the saved tensors ': Gate.apply' "):
+        convert(Masking(), "compress", bits=8, inputs=X)
+
+
 class Cube(torch.autograd.Function):
     """x³ of a tensor that it saves."""
 
