@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from kernels.engine.backend import backend
     from kernels.errors import KernelError
     from kernels.gated import geglu, reglu, swiglu
+    from kernels.gradients import gradient_error
+    from kernels.graph.handle import Handle, compress
     from kernels.linear import ActLinear
     from kernels.memory.measure import saved_bytes
     from kernels.modules import (
@@ -43,6 +45,7 @@ __all__ = [
     "GELU",
     "SELU",
     "ActLinear",
+    "Handle",
     "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
@@ -64,8 +67,10 @@ __all__ = [
     "Tanhshrink",
     "Threshold",
     "backend",
+    "compress",
     "convert",
     "geglu",
+    "gradient_error",
     "reglu",
     "saved_bytes",
     "swiglu",
@@ -76,6 +81,8 @@ _HOMES = {
     "engine.backend": ("backend",),
     "errors": ("KernelError",),
     "gated": ("geglu", "reglu", "swiglu"),
+    "gradients": ("gradient_error",),
+    "graph.handle": ("Handle", "compress"),
     "linear": ("ActLinear",),
     "memory.measure": ("saved_bytes",),
 }
@@ -84,6 +91,6 @@ if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` do
     __getattr__, __dir__ = lazily(
         __name__,
         {**_HOMES, "modules": [name for name in __all__ if not any(name in names for names in _HOMES.values())]},
-        modules=("approx_backprop", "compression", "forward_ad", "functional", "memory"),
+        modules=("approx_backprop", "compression", "forward_ad", "functional", "graph", "memory"),
         torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

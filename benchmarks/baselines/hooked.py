@@ -20,9 +20,7 @@ from kernels.methods.every_tensor import SMALLEST
 class EncodedStorage:
     """A storage in few bits, shared by every node that saves it; or a part of one, copied out of that of `owner`."""
 
-    def __init__(
-        self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, owner: Tensor | None = None
-    ) -> None:
+    def __init__(self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, owner: Tensor | None = None) -> None:
         self.bits, self.dtype, self.count = bits, flat.dtype, flat.numel()
         storage = (flat if owner is None else owner).untyped_storage()
         self.storage = StorageWeakRef(storage)  # while this is held, no other storage gets the address

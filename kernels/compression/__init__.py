@@ -12,9 +12,9 @@ approximate.
 """
 
 from kernels.compression.crossing import Crossing, Graph
-from kernels.compression.gradients import GradientError, ParameterError, gradient_error
 from kernels.compression.partitioner import options
 from kernels.compression.report import Report, report
+from kernels.gradients import GradientError, ParameterError, gradient_error
 
 __all__ = [
     "Crossing",

@@ -41,9 +41,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     return fields
 
 
-def encode(
-    x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False
-) -> Codes:
+def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False) -> Codes:
     """Codes of floating-point [*lead, groups, group]; `group` is divisible by 16.
 
     Parameters

@@ -19,6 +19,7 @@ from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
 from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.splice import let_cross
+from kernels.eager.tensors import relative_error, squares
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
 from kernels.memory.isolated import forget_fakes, on_fakes, train
@@ -163,7 +164,10 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
         groups = layout.split(x)
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
         made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
-        return layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
+        result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
+        error = relative_error(squares(result, x))
+        trials.decoded.note(site, bits, error, x.dtype, layout.group, trials.rounding)
+        return result
 
     return seen
 

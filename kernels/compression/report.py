@@ -1,15 +1,14 @@
 """Which tensors a compiled model saves for backward, and in what form."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from kernels.compression.crossing import Crossing, Graph
-from kernels.compression.partitioner import CodedPartitioner
 from kernels.errors import KernelError
+from kernels.memory.compiled import settings_with_codes
 from kernels.memory.saved import like, size
+from kernels.text import percent, table
 
 ERROR = "error: expected of normally distributed values, relative, in the root mean square"
 
@@ -55,34 +54,13 @@ def configs(compiled: Any) -> list[Mapping[str, Any]]:
     KernelError
         If there are no such parts.
     """
-    parts = [compiled, *compiled.modules()] if isinstance(compiled, nn.Module) else [compiled]
-    settings = [config for part in parts for config in _configs_of(part)]
+    settings = settings_with_codes(compiled)
     if not settings:
         raise KernelError(
             "compiled must be what torch.compile(model, options=compression.options(...)) gave, or a model with "
             f"modules compiled so, not a {type(compiled).__name__} without such options"
         )
     return settings
-
-
-def _configs_of(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Settings of a compiled module or function, or of a module with a compiled forward."""
-    for holder in (part, getattr(part, "_compiled_call_impl", None), getattr(part, "forward", None)):
-        config = getattr(holder, "get_compiler_config", lambda: None)() or {}
-        if isinstance(config.get("custom_partitioner_fn"), CodedPartitioner):
-            yield config
-
-
-def percent(share: float) -> str:
-    """As text: 9.1 %."""
-    return f"{100 * share:.2g} %"
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table whose first row is the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _lines(number: int, graph: Graph) -> Iterator[str]:

@@ -10,12 +10,12 @@ from kernels.compression import codes, opaque, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import Cut, module_of, operation_of
 from kernels.compression.decoding import Decoder, decode_where_used
-from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
 from kernels.compression.layout import hint
 from kernels.compression.nodes import inline, origin
 from kernels.compression.regions import work_in_parts
 from kernels.engine.elements import dtype_name
+from kernels.methods.expected_error import expected_error
 
 Function = Callable[..., list[Tensor]]
 Functions = tuple[Function, Function, Function | None]

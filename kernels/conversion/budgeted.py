@@ -17,23 +17,11 @@ from kernels.planning.plan import Plan
 
 
 def check_arguments(
-    budget: Any,
-    loss: Any,
-    targets: Any,
-    bound: Any,
-    goal: Any,
-    plan: Any,
-    inputs: Any,
-    method: Any,
-    others: Mapping[str, Any],
+    budget: Any, bound: Any, goal: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
 ) -> None:
     """Raise KernelError for arguments of `convert` that exclude each other; `others` go with methods only."""
     if budget is not None and plan is not None:
         raise KernelError("budget must be left out with plan, which was made for one, got both")
-    if loss is not None and (budget is None or not callable(loss)):
-        raise KernelError(f"loss must be a function of the model's output, and go with budget, got {shown(loss)}")
-    if targets is not None and loss is None:
-        raise KernelError("targets must go with loss, which is given them after the output, got no loss")
     for name, value in (("max_gradient_error", bound), ("goal", goal)):
         if value is not None and budget is None:
             raise KernelError(f"{name} must go with budget, got {shown(value)}")
@@ -69,6 +57,25 @@ def _check_trained(model: nn.Module, inputs: Any) -> None:
         )
 
 
+def check_loss(loss: Any, targets: Any, strict: Any, inputs: Any, codes: bool) -> None:
+    """Raise KernelError for arguments that measure the gradient's error where it is not measured.
+
+    `codes`: whether `convert` goes by compress, a plan or a budget.
+    """
+    if not isinstance(strict, bool):
+        raise KernelError(f"strict must be True or False, got {shown(strict)}")
+    if targets is not None and loss is None:
+        raise KernelError("targets must go with loss, which is given them after the output, got no loss")
+    if loss is not None and not callable(loss):
+        raise KernelError(f"loss must be a function of the model's output, got {shown(loss)}")
+    for name, given in (("loss", loss is not None), ("strict", strict)):
+        if given and (inputs is None or not codes):
+            raise KernelError(
+                f"{name} must go with inputs and a budget, a plan or method='compress', whose gradient is measured, got"
+                f" {'no inputs' if codes else 'another method'}"
+            )
+
+
 def plan_for(
     model: nn.Module,
     inputs: Any,
@@ -79,6 +86,7 @@ def plan_for(
     rounding: str | None,
     max_gradient_error: float | None,
     goal: Goal | None,
+    strict: bool,
 ) -> Plan | None:
     """The plan to convert by; None without a budget or plan. Raises KernelError as `make_plan` and `Plan.load` do."""
     if budget is not None:
@@ -92,6 +100,7 @@ def plan_for(
             max_gradient_error=max_gradient_error,
             goal="error" if goal is None else goal,
             rounding=rounding or "nearest",
+            strict=strict,
         )
     if plan is None:
         return None

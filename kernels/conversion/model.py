@@ -8,12 +8,12 @@ from torch import nn
 
 from kernels import private
 from kernels.conversion.arguments import methods_by_pattern, patterns, validated_method
-from kernels.conversion.budgeted import check_arguments, plan_for
+from kernels.conversion.budgeted import check_arguments, check_loss, plan_for
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
 from kernels.conversion.derivative_error import FORWARD_AD
-from kernels.conversion.every_tensor import check_once, convert_modules
+from kernels.conversion.every_tensor import Net, check_once, convert_modules
 from kernels.conversion.find import find
 from kernels.conversion.in_place import reasons_in_place
 from kernels.conversion.layers import decide_by_bits, with_layers
@@ -57,6 +57,7 @@ def convert(
     max_gradient_error: float | None = None,
     goal: Goal | None = None,
     plan: Plan | str | PathLike[str] | None = None,
+    strict: bool = False,
 ) -> Report:
     """Make a model's activations save less for backward, in place; `report.revert()` undoes it. See docs/convert.md.
 
@@ -86,10 +87,15 @@ def convert(
         auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact.
     accounting
         As for `saved_bytes`.
-    budget, loss, targets, max_gradient_error, goal
+    budget, max_gradient_error, goal
         Instead of a method: as of `kernels.planning.make_plan`, by whose plan each saved tensor gets its own bits.
     plan
         Instead of a method: a plan that was made before, or the file that it was saved to.
+    loss, targets
+        With compress, a budget or a plan, and inputs: as of `kernels.planning.make_plan`. Of this loss's gradient the
+        error is measured, on a few samples.
+    strict
+        Likewise: whether to raise KernelError, not warn, if that error is more than three times what is predicted.
 
     Returns
     -------
@@ -99,15 +105,17 @@ def convert(
     Raises
     ------
     KernelError
-        For invalid arguments. If anything is raised, the model is unchanged.
+        For invalid arguments, and with strict. If anything is raised, the model is unchanged.
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
-    if any(given is not None for given in (budget, loss, targets, max_gradient_error, goal, plan)):
+    by_plan = any(given is not None for given in (budget, max_gradient_error, goal, plan))
+    check_loss(loss, targets, strict, inputs, by_plan or method == EveryTensor.name)
+    if by_plan:
         not_compiled(model)
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
         parts = {"include": include, "exclude": exclude, "accounting": None if accounting == "as-run" else accounting}
-        check_arguments(budget, loss, targets, max_gradient_error, goal, plan, inputs, method, {**of_methods, **parts})
+        check_arguments(budget, max_gradient_error, goal, plan, inputs, method, {**of_methods, **parts})
         method = EveryTensor.name
     asked = validated_method(model, method, inputs, accounting, **bound, **options)
     model = _unwrapped(model)
@@ -115,8 +123,9 @@ def convert(
     if isinstance(asked, EveryTensor):
         if budget is not None or plan is not None:
             check_once(model)
-        plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error, goal)
-        return convert_modules(model, asked, patterns(include), patterns(exclude), run, plan)
+        plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error, goal, strict)
+        net = Net(inputs, loss, targets, strict) if inputs is not None and budget is None else None
+        return convert_modules(model, asked, patterns(include), patterns(exclude), run, plan, net)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))
     reasons |= reasons_in_place(model, [site for site in sites if not reasons[site]], run)

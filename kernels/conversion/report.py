@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from kernels.conversion.changes import Change, undo
+from kernels.eager.watch import Watch
 from kernels.eager.whole import WholeTensor
 from kernels.memory.saved import Saved, common, like, size
 from kernels.planning.plan import Plan
+from kernels.planning.safety import Checked
+from kernels.planning.sensitivity import like_site
 
 SHOWN = 0.02  # share of all saved bytes above which an operation gets a line
 
@@ -58,6 +61,10 @@ class Report:
         With compress: the tensors that are saved whole, without parameters and inputs; None likewise.
     plan
         The plan, if the conversion was by one.
+    checked
+        With compress and inputs, without a budget: the error of the gradient of two samples, beside what is predicted.
+    watch
+        With a plan: the errors of decoded tensors, as they are seen in training.
     """
 
     sites: Sequence[Converted]
@@ -65,6 +72,8 @@ class Report:
     after: Saved | None = None
     whole: Sequence[WholeTensor] | None = None
     plan: Plan | None = None
+    checked: Checked | None = None
+    watch: Watch | None = None
     _changes: list[Change] = field(default_factory=list, init=False, repr=False)
     _reverted: bool = field(default=False, init=False, repr=False)
 
@@ -113,8 +122,24 @@ class Report:
                 times = f" ({len(group)} times)" if len(group) > 1 else ""
                 lines.append(f"- {_name(group)}{times}, {group[0].was}: {group[0].reason}")
         lines += self._saved_whole()
+        lines += ["", str(self.checked)] if self.checked is not None else []
         lines += ["", "The plan:", str(self.plan)] if self.plan is not None else []
+        lines += self._seen()
         return "\n".join(lines)
+
+    def _seen(self) -> list[str]:
+        """Lines for errors of decoded tensors that were seen in training; of tensors that are alike, the largest."""
+        if self.watch is None or not self.watch.seen:
+            return []
+        kinds: dict[str, list[tuple[float, float | None]]] = {}
+        for site, error in self.watch.seen.items():
+            kinds.setdefault(like_site(site), []).append((error, self.watch.planned.get(site)))
+        rows = [(kind, *max(errors, key=lambda pair: pair[0])) for kind, errors in kinds.items()]
+        texts = [
+            f"| {kind} | {error:.2%} | {'–' if planned is None else f'{planned:.2%}'} |"
+            for kind, error, planned in rows
+        ]
+        return ["", "| decoded tensor, relative error | seen last | planned |", "|---|---:|---:|", *texts]
 
     def _saved_whole(self) -> list[str]:
         """Lines for operations without a rule, which save whole tensors, after a conversion that changes layers too."""

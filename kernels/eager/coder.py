@@ -24,6 +24,7 @@ from kernels.eager.outer_hooks import unpack
 from kernels.eager.provenance import RunningCall
 from kernels.eager.sides import ABOVE_ZERO, MONOTONE, Waiting, is_by_channel, is_like
 from kernels.eager.tensors import flat, group_of, is_part
+from kernels.eager.watch import Watch
 from kernels.eager.whole import is_operand
 from kernels.methods.every_tensor import EveryTensor
 
@@ -31,7 +32,7 @@ CHECKPOINT = "checkpoint"
 
 
 class Coder:
-    """Codes of the tensors of one forward pass, by a method.
+    """Codes of the tensors of one forward pass, by a method; `watch` sees the error of one of them.
 
     Attributes
     ----------
@@ -39,8 +40,9 @@ class Coder:
         The saved-tensor hooks around this pass, which get the codes; or None.
     """
 
-    def __init__(self, method: EveryTensor) -> None:
+    def __init__(self, method: EveryTensor, watch: Watch | None = None) -> None:
         self.method, self.outer = method, None
+        self._look = None if watch is None else watch.next_pass()
         self._drawn = Drawn() if method.rounding == "stochastic" else None
 
     def code_of(self, x: Tensor, saver: RunningCall, site: str) -> Encoded:
@@ -87,4 +89,7 @@ class Coder:
             if is_part(x) or CHECKPOINT in site:  # it would hold its whole storage; a block may change its input
                 return Uncoded(flat(x).clone(), counted=False)
             return Uncoded(flat(x), self.outer is None)
-        return kind(flat(x), method, group_of(x), self._drawn)
+        code = kind(flat(x), method, group_of(x), self._drawn)
+        if self._look is not None:
+            self._look(site, flat(x), code)
+        return code

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.eager.tensors import version_of
+from kernels.eager.tensors import squares, version_of
 from kernels.engine.elements import computed
 from kernels.engine.pieces import bytes_of
 from kernels.engine.planes import pack, unpack
@@ -123,6 +123,10 @@ class Groups(Encoded):
     def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
         return self._values(place.stop - place.start, *self._cut(tensors, place))
 
+    def squares(self, decoded: Tensor, exact: Tensor) -> Tensor:
+        """||x' - x||² and ||x||² of what is coded, for decoded numbers and the exact ones."""
+        return squares(decoded, exact)
+
     def _cut(self, tensors: list[Tensor], place: slice) -> list[Tensor]:
         """The planes, and what has an entry for each group, of a piece."""
         planes, *vectors = tensors
@@ -187,6 +191,9 @@ class Logarithms(Groups):
 
     def piece(self, tensors: list[Tensor], place: slice) -> Tensor:
         return self._of_roots(super().piece(tensors, place))
+
+    def squares(self, decoded: Tensor, exact: Tensor) -> Tensor:
+        return super().squares((decoded / 2).exp(), (exact / 2).exp())
 
     def _of_roots(self, roots: Tensor) -> Tensor:
         return roots.clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from kernels import private
+from kernels.eager.coder import Coder
 from kernels.eager.mode import Compressing
 from kernels.eager.outer_hooks import outer_hooks
+from kernels.eager.watch import Watch
 from kernels.forwarding import Forwarding
 from kernels.methods.every_tensor import EveryTensor
 from kernels.torch_state import runs_again
@@ -25,10 +27,22 @@ _running = _Running()
 
 
 class InFewBits(Forwarding):
-    """Replaces the forward of `module`; compiled code and functorch transforms save as without it."""
+    """Replaces the forward of `module`; compiled code and functorch transforms save as without it.
 
-    def __init__(self, module: nn.Module, method: EveryTensor, name: str = "") -> None:
-        super().__init__(module, method=method, name=name)
+    Parameters
+    ----------
+    module
+        The module.
+    method
+        compress or a plan.
+    name
+        Its name in the model.
+    watch
+        What sees the errors of decoded tensors, if these are to be watched.
+    """
+
+    def __init__(self, module: nn.Module, method: EveryTensor, name: str = "", watch: Watch | None = None) -> None:
+        super().__init__(module, method=method, name=name, watch=watch)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._saves_as_it_is():
@@ -52,7 +66,7 @@ class InFewBits(Forwarding):
 
     def mode(self, *given: Any) -> Compressing:
         """The context in which forward runs."""
-        return Compressing(*given)
+        return Compressing(*given, coder=Coder(self.options.method, self.options.watch))
 
     def _names(self) -> dict[nn.Module, str]:
         """Names of modules in the model, if the method goes by site."""

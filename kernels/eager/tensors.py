@@ -125,3 +125,16 @@ def group_of(x: Tensor) -> int:
             most = MAX_GROUP_ACROSS
         row *= length
     return next((size for size in range(most, MIN_GROUP - 1, -1) if row % size == 0), most)
+
+
+def squares(decoded: Tensor, exact: Tensor) -> Tensor:
+    """||x' - x||² and ||x||², a tensor of two numbers of at least float32."""
+    wide = torch.promote_types(exact.dtype, torch.float32)
+    x = exact.to(wide)
+    return torch.stack([(decoded.to(wide) - x).square().sum(), x.square().sum()])
+
+
+def relative_error(squares: Tensor) -> float:
+    """||x' - x|| / ||x|| of the two squares; 0 if x is 0."""
+    off, whole = squares.tolist()
+    return (off / whole) ** 0.5 if whole else 0.0

@@ -102,15 +102,15 @@ class Captured:
         A `forward` that the instance had already; None: that of its class.
     """
 
-    def __init__(
-        self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
         self.key: Any = None  # of the engine's entry, from the first call on
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self._stock(*args, **kwargs) if torch.compiler.is_exporting() else _inside_compile(self, args, kwargs)
+            return (
+                self._stock(*args, **kwargs) if torch.compiler.is_exporting() else _inside_compile(self, args, kwargs)
+            )
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or private.is_transformed():
             return self._stock(*args, **kwargs)

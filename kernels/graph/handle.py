@@ -9,8 +9,8 @@ from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.units import units
 from kernels.methods.compressed import ROUNDINGS
-from kernels.methods.method import check_bits
 from kernels.methods.every_tensor import EveryTensor
+from kernels.methods.method import check_bits
 
 
 class Handle:
@@ -99,7 +99,9 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured):
             where = name or "the model itself"
-            raise KernelError(f"model must not be compressed already, but {where} is; call remove() of its handle first")
+            raise KernelError(
+                f"model must not be compressed already, but {where} is; call remove() of its handle first"
+            )
     engine = Engine(bits, rounding)
     captured = list(units(model, leaves=bits is not None))
     for name, module in captured:

@@ -70,7 +70,9 @@ class Partitioner:
         (last,) = forward.find_nodes(op="output")
         pairs, names = pairs_of(last.args[0][outputs:], backward), site_names(forward)
         tensors = [node for node in pairs if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
-        return Cut(outputs, pairs, {node: self._form(node) for node in tensors}, {node: names[node] for node in tensors})
+        return Cut(
+            outputs, pairs, {node: self._form(node) for node in tensors}, {node: names[node] for node in tensors}
+        )
 
     def _form(self, node: fx.Node) -> Form:
         value: Tensor = node.meta["val"]

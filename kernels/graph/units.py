@@ -30,9 +30,9 @@ def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
         parent = name.rpartition(".")[0]
         if id(module) in taken:
             continue
-        if module in blocks:
-            yield name, module
-        elif name not in above and id(module) not in outside and parent in above and _computes(module, leaves):
+        if module in blocks or (
+            name not in above and id(module) not in outside and parent in above and _computes(module, leaves)
+        ):
             yield name, module
         else:
             continue

@@ -1,6 +1,6 @@
 """How many bytes compiled code saves for backward: by the nodes of its graph, and by the allocator's statistics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from kernels import private
 from kernels.memory.allocator import growth
 from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.memory.storages import storages, tensors
+from kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
@@ -20,6 +21,21 @@ def is_compiled(model: Any) -> bool:
     return any(
         private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
     )
+
+
+def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:
+    """Inductor's settings of all parts of a model or function that were compiled with `compression.options(...)`.
+
+    They are known without importing `kernels.compression`, and so Inductor, which takes seconds.
+    """
+    parts = [compiled, *compiled.modules()] if isinstance(compiled, nn.Module) else [compiled]
+    settings = []
+    for part in parts:  # a compiled module or function, or a module with a compiled forward
+        for holder in (part, getattr(part, "_compiled_call_impl", None), getattr(part, "forward", None)):
+            config = getattr(holder, "get_compiler_config", lambda: None)() or {}
+            if isinstance(getattr(config.get("custom_partitioner_fn"), "method", None), EveryTensor):
+                settings.append(config)
+    return settings
 
 
 def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:

@@ -1,7 +1,7 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -21,12 +21,15 @@ from kernels.planning.limits import Limits
 from kernels.planning.modules import repeated_modules
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
+from kernels.planning.safety import checked, has_few_elements
 from kernels.planning.search import Candidate, search, smallest, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
 from kernels.planning.values import Bytes, Errors, PlannedSite
+
+STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
 
 
 def make_plan(
@@ -44,6 +47,7 @@ def make_plan(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
+    strict: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was. See docs/budget.md.
@@ -79,6 +83,9 @@ def make_plan(
         measured on it if the model itself is too large.
     compiled
         Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
+    strict
+        Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
+        what is predicted, or what errors of its tensors account for; both name the tensors that do it.
     progress
         Called with a text for each thing that is being done. None: after two seconds a terminal shows them.
 
@@ -97,7 +104,7 @@ def make_plan(
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
         task = kind_of(compiled)(*given, doing)
-        plan = plan_of(task, budget, max_gradient_error, goal)
+        plan = plan_of(task, budget, max_gradient_error, goal, strict)
         return with_times(task, plan) if timed else plan
 
 
@@ -120,7 +127,13 @@ def kind_of(compiled: bool) -> type[Task]:
     return CompiledTask
 
 
-def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None, goal: Goal = "error") -> Plan:
+def plan_of(
+    task: Task,
+    budget: str | float,
+    max_gradient_error: float | None = None,
+    goal: Goal = "error",
+    strict: bool = False,
+) -> Plan:
     """As `make_plan`, for a task."""
     number = check(budget)
     if task.compiled and isinstance(number, int):
@@ -142,16 +155,22 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     else:
         best = fastest
     uniform, solution = widest(best.step, limit), best.solution
-    plan_error, uniform_error = task.checked(best.blocks, [solution.bits, uniform])
-    if goal == "error" and plan_error > uniform_error:
-        solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
-        plan_error = uniform_error
+    with task.checking(best.blocks, solution.bits) as gradients:
+        plan_error, uniform_error = gradients.error(solution.bits), gradients.error(uniform)
+        to_come = [task.still_to_come(best.blocks, best.step, bits) for bits in (solution.bits, uniform)]
+        if goal == "error" and plan_error + to_come[0] > uniform_error + to_come[1]:
+            solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
+            plan_error = uniform_error
+        verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
+        decoded = gradients.decoded.undiminished(solution.bits)
+    if not has_few_elements(task.model, task.samples):
+        verdict.tell(strict, STACK_LEVEL)
     return Plan(
         type(task.model).__name__,
         str(budget),
         task.rounding,
         tuple(best.blocks),
-        _sites(best.step, solution.bits, best.errors),
+        _sites(best.step, solution.bits, best.errors, decoded),
         task.stock,
         Bytes(best.step.kept_with(solution.bits), best.step.peak_with(solution.bits)),
         Errors(solution.error**0.5, plan_error**0.5),
@@ -205,9 +224,16 @@ def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
         )
 
 
-def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...]:
+def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:
     return tuple(
-        PlannedSite(site.name, width, site.whole, site.bytes(width), error_of(errors, {site.name: width}))
+        PlannedSite(
+            site.name,
+            width,
+            site.whole,
+            site.bytes(width),
+            error_of(errors, {site.name: width}),
+            decoded=decoded.get(site.name),
+        )
         for site in step.sites
         for width in (bits[site.name],)
     ) + tuple(PlannedSite(name, None, count, count, 0.0) for name, count in step.whole.items())

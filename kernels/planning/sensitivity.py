@@ -21,12 +21,13 @@ from kernels.eager.coder import Coder
 from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
-from kernels.eager.tensors import flat, group_of
+from kernels.eager.tensors import flat, group_of, relative_error
 from kernels.errors import KernelError
 from kernels.memory.saved import like
 from kernels.memory.step import Loss, differentiated
 from kernels.methods.every_tensor import SMALLEST, EveryTensor
 from kernels.methods.planned import WIDTHS, Planned
+from kernels.planning.decoded import Decoded
 
 Bits = Mapping[str, int | None]  # by site
 SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
@@ -60,12 +61,15 @@ class Trials:
         The fewest elements with which a tensor has codes.
     sites
         Elements of all sites that were saved, by name.
+    decoded
+        Errors of the tensors that were decoded.
     """
 
     rounding: str = "nearest"
     bits: Bits = field(default_factory=dict)
     smallest: int = SMALLEST
     sites: dict[str, int] = field(default_factory=dict)
+    decoded: Decoded = field(default_factory=Decoded)
 
     def decoder(self, kind: Grouped, site: str, group: int) -> Callable[[Tensor], Tensor]:
         """The function that makes of a tensor saved at a site what backward gets."""
@@ -76,7 +80,10 @@ class Trials:
             if bits is None:
                 return x.view(-1)  # a new object: what a backward pass caches for it is dropped with it
             code = kind(x, Planned(bits, self.rounding), group, drawn)
-            return code.decode(code.hand_over())
+            result = code.decode(code.hand_over())
+            error = relative_error(code.squares(result, x))
+            self.decoded.note(site, bits, error, x.dtype, group, self.rounding)
+            return result
 
         return decoded
 
@@ -142,6 +149,11 @@ class Gradients:
     def sites(self) -> Set[str]:
         """Names of the sites where tensors were saved."""
         return self._trials.sites.keys()
+
+    @property
+    def decoded(self) -> Decoded:
+        """Errors of the tensors that backward passes got decoded."""
+        return self._trials.decoded
 
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""

@@ -54,7 +54,9 @@ class Task:
     gradients: ClassVar[type[Gradients]] = Gradients
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[tuple[str, ...], bool], Step] = field(default_factory=dict, repr=False)
-    _errors: dict[tuple[tuple[str, ...], frozenset[str]], SiteErrors] = field(default_factory=dict, repr=False)
+    _errors: dict[tuple[tuple[str, ...], frozenset[str]], tuple[SiteErrors, SiteErrors]] = field(
+        default_factory=dict, repr=False
+    )
     _samples: list[int | None] = field(default_factory=list, repr=False)  # the numbers tried; None: all
 
     def __post_init__(self) -> None:
@@ -127,19 +129,35 @@ class Task:
             return observe(self.model, *self.call, whole=whole, **self._step_options)
 
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
-        """Errors of the step's sites, as by `sensitivities`."""
+        """Errors of the step's sites, by `sensitivities`, as far as training may bring them: see `Decoded`."""
+        return self._measured(blocks, step)[1]
+
+    def still_to_come(self, blocks: Blocks, step: Step, bits: Bits) -> float:
+        """The part of the squared error with these bits that is foreseen, and is not there at the weights of now."""
+        now, foreseen = self._measured(blocks, step)
+        return sum(foreseen[site][width] - now[site][width] for site, width in bits.items() if width is not None)
+
+    def _measured(self, blocks: Blocks, step: Step) -> tuple[SiteErrors, SiteErrors]:
+        """Errors now, and as foreseen."""
         names = [site.name for site in step.sites]
         key = tuple(blocks), frozenset(names)
         if key not in self._errors:
             with self._gradients(blocks, names, False) as gradients:
                 measured = sensitivities(gradients, [name for name in names if name in gradients.sites], self.passes)
-            self._errors[key] = completed(measured, step)
+                foreseen = gradients.decoded.foreseen_errors(measured)
+            self._errors[key] = completed(measured, step), completed(foreseen, step)
         return self._errors[key]
 
     def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
         """||g' - g||² / ||g||² with each of these plans, on samples that the plans were not made with."""
-        with self._gradients(blocks, plans[0], True) as gradients:
+        with self.checking(blocks, plans[0]) as gradients:
             return [gradients.error(bits) for bits in plans]
+
+    @contextmanager
+    def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> Iterator[Gradients]:
+        """Gradients of samples that plans with these sites were not made with."""
+        with self._gradients(blocks, names, True) as gradients:
+            yield gradients
 
     @contextmanager
     def _gradients(self, blocks: Blocks, names: Sequence[str] | Bits, check: bool) -> Iterator[Gradients]:

@@ -25,9 +25,11 @@ class PlannedSite:
     whole, bytes
         Its bytes as a whole tensor, and with the plan.
     error
-        ||g' - g||² / ||g||² of the gradient with these codes alone.
+        ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen.
     time
         Seconds that its codes take, × those of a step of the unchanged model; None: not measured.
+    decoded
+        ||x' - x|| / ||x|| of the decoded tensor that the plan goes by; None: it is whole, or was not measured.
     """
 
     name: str
@@ -36,6 +38,7 @@ class PlannedSite:
     bytes: int
     error: float
     time: float | None = None
+    decoded: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,15 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Errors:
-    """||g' - g|| / ||g|| of the gradient, predicted, and measured on samples that the plan was not made with."""
+    """||g' - g|| / ||g|| of the gradient.
+
+    Attributes
+    ----------
+    predicted
+        As far as training may bring it, where tensors hardly vary yet: see `kernels.planning.decoded`.
+    measured
+        At the weights of now, on samples that the plan was not made with.
+    """
 
     predicted: float
     measured: float

@@ -18,9 +18,7 @@ from kernels.compression.codes import Codes
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits of an element, by its bytes
 
 
-def _encode(
-    x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False
-) -> Codes:
+def _encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False) -> Codes:
     held = x.clone().view(WHOLE[x.element_size()])
     minimum, maximum = x.amin(-1, keepdim=True).bfloat16(), x.amax(-1, keepdim=True).bfloat16()
     return Codes(minimum, maximum, (held.to(torch.int32) if x.element_size() == 2 else held,))

@@ -8,8 +8,8 @@ from torch import nn
 
 from kernels import compression
 from kernels.compression import codes, forms
-from kernels.compression.expected_error import expected_error, squared_range
 from kernels.compression.layout import GROUP_SIZES
+from kernels.methods.expected_error import expected_error, squared_range
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUP_SIZES)

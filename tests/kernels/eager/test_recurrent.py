@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from kernels import convert
-from kernels.compression.expected_error import expected_error
 from kernels.methods.every_tensor import MAX_GROUP, SMALLEST
+from kernels.methods.expected_error import expected_error
 from tests.kernels.eager.nets import Net, converted, error, gradients
 from tests.kernels.processes import needs_distributed
 

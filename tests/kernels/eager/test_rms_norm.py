@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import convert
-from kernels.compression.expected_error import expected_error
 from kernels.eager import coder
 from kernels.methods.every_tensor import MAX_GROUP
+from kernels.methods.expected_error import expected_error
 from tests.kernels.eager.nets import Net, assert_same, converted, error, gradients
 
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16

@@ -1,4 +1,4 @@
-"""The error of a compiled model's gradient: it is compared with the exact one on the same batch."""
+"""The error of a converted or compiled model's gradient: it is compared with the exact one on the same batch."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels.compression.report import configs, percent, table
 from kernels.errors import KernelError, shown
+from kernels.forwarding import Forwarding
+from kernels.memory.compiled import settings_with_codes
 from kernels.memory.isolated import on_copies
+from kernels.methods.stock import Stock
+from kernels.modules import Activation
+from kernels.text import percent, table
 
 ROWS = 10  # parameters in the text
 
@@ -65,12 +69,12 @@ class GradientError:
         return "\n".join([*lines, f"  and {len(more)} with {percent(more[0].error)} or less"] if more else lines)
 
 
-def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> GradientError:
-    """Measure the error of a compiled model's gradient: that of codes, and the rounding of compiled kernels.
+def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> GradientError:
+    """Measure the error of a model's gradient: that of codes and tables, and the rounding of compiled kernels.
 
-    The gradient is computed twice, in eager mode and compiled, with the same random state, and both are held in memory.
-    Gradients in `.grad`, buffers, attributes of modules and PyTorch's random states are restored; other objects that
-    `loss` changes in place, as a list, stay changed.
+    The gradient is computed twice, as PyTorch does in eager mode and as the model does, with the same random state, and
+    both are held in memory. Gradients in `.grad`, buffers, attributes of modules and PyTorch's random states are
+    restored; other objects that `loss` changes in place, as a list, stay changed.
 
     Compiled code draws other random numbers than eager mode: turn dropout off, and draw noise before, not in `loss`.
     Inductor's option "fallback_random" makes compiled code draw the same numbers, unless codes are rounded
@@ -78,51 +82,81 @@ def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> 
 
     Parameters
     ----------
-    compiled
-        The result of torch.compile with `options(...)`, or a model some of whose modules were compiled so.
+    model
+        A model that `convert` changed, in whole or in part; or the result of torch.compile with
+        `compression.options(...)`, or a model some of whose modules were compiled so.
     loss
         Computes a tensor of one number from the model, without calling backward; it is called twice.
 
     Raises
     ------
     KernelError
-        If `compiled` is not such a model, or wrapped by DDP or FSDP; if `loss` returns something else, or a number
+        If `model` is not such a model, or wrapped by DDP or FSDP; if `loss` returns something else, or a number
         that depends on no parameter; if it draws random numbers and compiled code would draw others.
     RuntimeError
         PyTorch's own, for reentrant checkpoints, which support only backward().
     """
-    _check(compiled)
-    named = {name: parameter for name, parameter in compiled.named_parameters() if parameter.requires_grad}
-    weights, may_draw = list(named.values()), all(map(_draws_as_eager_mode, configs(compiled)))
+    _check(model)
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    weights, may_draw = list(named.values()), all(map(_draws_as_eager_mode, settings_with_codes(model)))
     with torch.enable_grad():
-        with on_copies(compiled), torch.compiler.set_stance("force_eager"):
+        with on_copies(model), torch.compiler.set_stance("force_eager"):
+            for module in _changed(model):
+                _make_stock(module)
             before = _random_states()
-            exact = _gradient(loss(compiled), weights)
+            exact = _gradient(loss(model), weights)
             if not may_draw and not all(map(torch.equal, before, _random_states())):
                 raise KernelError(
                     "loss must draw no random numbers, as compiled code draws others than eager mode, got some drawn; "
                     'turn dropout off, draw noise before, or compile with "fallback_random": True and nearest rounding'
                 )
-        with on_copies(compiled), torch.compiler.set_stance("default"):
-            coded = _gradient(loss(compiled), weights)
+        with on_copies(model), torch.compiler.set_stance("default"):
+            coded = _gradient(loss(model), weights)
     return _compared([name.replace("_orig_mod.", "") for name in named], coded, exact)
 
 
-def _check(compiled: Any) -> None:
-    """Raises KernelError if it is not a module, or is spread over processes."""
-    if not isinstance(compiled, nn.Module):
-        raise KernelError(f"compiled must be a torch.nn.Module, which has parameters, got {shown(compiled)}")
+def _check(model: Any) -> None:
+    """Raises KernelError if it is not a module that we changed or compiled, or is spread over processes."""
+    if not isinstance(model, nn.Module):
+        raise KernelError(f"model must be a torch.nn.Module, which has parameters, got {shown(model)}")
     fsdp = sys.modules.get("torch.distributed.fsdp")  # if it was not imported, nothing is sharded
     wrappers = (
         nn.parallel.DistributedDataParallel,
         *((fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()),
     )
-    for module in compiled.modules():
+    for module in model.modules():
         if isinstance(module, wrappers):
             raise KernelError(
-                "compiled must be a model of one process, as others would wait for its gradient, got "
-                f"{type(module).__name__} in it; give a compiled model that is not wrapped yet"
+                "model must be one of a single process, as others would wait for its gradient, got "
+                f"{type(module).__name__} in it; give a model that is not wrapped yet"
             )
+    if not _changed(model) and not settings_with_codes(model):
+        raise KernelError(
+            "model must be what convert changed, or what torch.compile(model, options=compression.options(...)) gave,"
+            f" in whole or in part, got a {type(model).__name__} whose gradient is exact"
+        )
+
+
+def _changed(model: nn.Module) -> list[nn.Module]:
+    """The modules that save otherwise than PyTorch's."""
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, Activation) or isinstance(vars(module).get("forward"), Forwarding)
+    ]
+
+
+def _make_stock(module: nn.Module) -> None:
+    """Make a module save as PyTorch's own, until its attributes are restored."""
+    forward = vars(module).get("forward")
+    while isinstance(forward, Forwarding):
+        forward = forward.before
+    if forward is not None:
+        module.forward = forward
+    else:
+        vars(module).pop("forward", None)
+    if isinstance(module, Activation):
+        module.method, module.bits, module.coefficients = Stock.name, None, None
 
 
 def _draws_as_eager_mode(config: Mapping[str, Any]) -> bool:

@@ -1,0 +1,207 @@
+"""A safety net: the gradient of a few samples with codes is compared with the exact one and with what is predicted.
+
+Rules say which tensors must be exact. Where they do not know an operation that magnifies errors, the gradient is wrong
+without a word. Hence the error is measured, and what cannot be explained by errors of tensors is told.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot, inf, isnan
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from kernels import private
+from kernels.errors import KernelError
+from kernels.memory.making import line
+from kernels.memory.step import Loss
+from kernels.methods.every_tensor import SMALLEST, EveryTensor
+from kernels.planning.batches import Call, parts
+from kernels.planning.blocks import recomputing
+from kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
+from kernels.planning.task import SAMPLES, in_training
+
+TIMES = 3  # the predicted error, above which a gradient is wrong
+NAMED = 3  # kinds of tensors in a warning
+# Of the coarsest dtype: what rounding any change of a gradient anew comes to in networks of bfloat16, .3 % to 1.1 %,
+# with room.
+ROUNDING = 4
+# Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its
+# gradient is 0, but for errors.
+ELEMENTS, MORE_SAMPLES = 16, 32
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The error of a gradient beside what is predicted.
+
+    Attributes
+    ----------
+    error
+        ||g' - g|| / ||g|| of a few samples; None: not measured.
+    predicted
+        The error that codes make of the gradient if nothing magnifies the errors of tensors, or that of the plan.
+    guilty
+        Kinds of saved tensors that err more, with their errors, if the error is too large.
+    note
+        Why it was not measured, or "".
+    """
+
+    error: float | None = None
+    predicted: float = 0.0
+    guilty: tuple[tuple[str, float], ...] = ()
+    note: str = ""
+
+    def tell(self, strict: bool, stacklevel: int) -> None:
+        """Warn of a gradient that errs more than predicted; raise KernelError if `strict`."""
+        if not self.guilty:
+            return
+        if strict:
+            raise KernelError(self._message())
+        warnings.warn(self._message(), stacklevel=stacklevel + 1)
+
+    def _message(self) -> str:
+        tensors = ", ".join(f"{site!r} ({error:.2g})" for site, error in self.guilty)
+        return (
+            f"the gradient must err by at most {TIMES} times what is predicted, {self.predicted:.2g}, got"
+            f" {self.error:.2g} on samples, by the saved tensors {tensors}; give more bits or a larger budget, or"
+            " leave their modules out by exclude="
+        )
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"Error of the gradient: not measured, {self.note}"
+        return f"Error of the gradient of samples: {self.error:.2%}; at most {self.predicted:.2%} by those of tensors"
+
+
+def checked(gradients: Gradients, bits: Bits, planned: float | None = None, error: float | None = None) -> Checked:
+    """The error of the gradient with these bits, beside what is predicted.
+
+    A tensor's relative error is one of the gradient of the same size, if an operation neither magnifies nor diminishes
+    it, and errors of tensors add up as squares. If the error is larger than the mean one of a tensor, kinds of tensors
+    are measured alone.
+
+    Parameters
+    ----------
+    gradients
+        Of a few samples.
+    bits
+        By site.
+    planned
+        The error that a plan promises, which bounds what is predicted.
+    error
+        The error with these bits, if it is known already.
+    """
+    coded = {site: width for site, width in bits.items() if width is not None and site in gradients.sites}
+    error = _finite(gradients.error(coded) ** 0.5 if error is None else error)
+    lost = gradients.decoded.undiminished(coded)
+    least = ROUNDING * gradients.decoded.eps
+    tensors = hypot(*lost.values())
+    predicted = max(tensors if planned is None else min(planned, tensors), least)
+    if error <= TIMES * max(least, min(predicted, tensors / max(len(lost), 1) ** 0.5)):
+        return Checked(error, predicted)
+    kinds: dict[str, list[str]] = {}
+    for site in lost:
+        kinds.setdefault(like_site(site), []).append(site)
+    alone = {
+        kind: _finite(gradients.error({site: coded[site] for site in sites}) ** 0.5) for kind, sites in kinds.items()
+    }
+    worst = sorted(alone.items(), key=lambda item: -item[1])
+    guilty = [
+        (kind, own) for kind, own in worst if own > TIMES * max(hypot(*map(lost.__getitem__, kinds[kind])), least)
+    ]
+    if error > TIMES * predicted:
+        guilty = guilty or worst
+    return Checked(error, predicted, tuple(guilty[:NAMED]))
+
+
+def _finite(error: float) -> float:
+    """The error; infinite if it is not a number, as where codes of infinities are read."""
+    return inf if isnan(error) else error
+
+
+def check_conversion(
+    model: nn.Module,
+    call: Call,
+    loss: Loss | None,
+    targets: Any,
+    method: EveryTensor,
+    recomputed: Sequence[str] = (),
+    includes: Callable[[str], bool] = lambda module: True,
+    planned: float | None = None,
+) -> Checked:
+    """The error of the gradient of a few samples of a model that is not converted yet; the model is left as it is.
+
+    It raises nothing: a model that cannot run so is not measured, with a note.
+
+    Parameters
+    ----------
+    call, loss, targets
+        What the model is called with, and the loss as of `kernels.memory.step.differentiated`.
+    method, recomputed
+        compress or a plan, and the blocks that it computes again.
+    includes
+        Whether a module, by its name, is one of those that are converted.
+    planned
+        As of `checked`.
+    """
+
+    def measured(call: Call, targets: Any, share: float) -> Checked:
+        trials = Trials(method.rounding, smallest=int(SMALLEST * share))
+        gradients = Gradients(copied, *call, loss, trials, targets)
+        return checked(gradients, _bits(method, gradients, includes), planned)
+
+    try:
+        copied = _copied(model)
+        if any(private.is_fake(weight) or weight.is_meta for weight in copied.parameters()):
+            return Checked(note="as its tensors have no numbers")
+        for module in copied.modules():
+            if isinstance(module, _BatchNorm):
+                module.register_forward_pre_hook(_check_elements)
+        with in_training(copied), recomputing(copied, recomputed):
+            return _on_enough_samples(call, targets, measured)
+    except Exception as error:  # of any kind, as the model or the loss raises it
+        return Checked(note=f"as the model cannot run so: {line(error)}")
+
+
+def _on_enough_samples(call: Call, targets: Any, measured: Callable[[Call, Any, float], Checked]) -> Checked:
+    """What is measured on two samples, or on more if a model or a loss does not run on two."""
+    for samples in (SAMPLES, MORE_SAMPLES):
+        few = parts((call, targets), samples)
+        try:
+            return measured(*few.to_plan, few.share)
+        except (KernelError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            continue
+    return measured(call, targets, 1.0)
+
+
+def _check_elements(module: nn.Module, args: Any) -> None:
+    """Raise ValueError if a batch norm is given too few elements."""
+    of_batch = module.training or not getattr(module, "track_running_stats", True)
+    if of_batch and args and args[0].numel() < ELEMENTS * args[0].shape[1]:
+        raise ValueError(
+            f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}"
+        )
+
+
+def has_few_elements(model: nn.Module, samples: int) -> bool:
+    """Whether so many samples may be too few for a model's batch norms."""
+    return samples < ELEMENTS and any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy with the same tensors: what forward stores in lists and objects stays there."""
+    own = [*model.parameters(), *model.buffers()]
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in own}
+    return copy.deepcopy(model, memo)
+
+
+def _bits(method: EveryTensor, gradients: Gradients, includes: Callable[[str], bool]) -> Mapping[str, int | None]:
+    methods = {site: method.at(site) for site in gradients.sites if includes(site.rpartition(": ")[0])}
+    return {site: None if at is None else at.bits for site, at in methods.items()}
