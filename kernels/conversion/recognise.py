@@ -92,12 +92,12 @@ def function(value: Any) -> Function | None:
 def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Function | None:
     """The catalogue's function that this call computes; None if it is not one of torch's, or works in place."""
     try:
-        found = _TORCH.get(called)  # up to torch 2.9 Dynamo follows no hash()
+        signature = _TORCH.get(called)  # up to torch 2.9 Dynamo follows no hash()
     except TypeError:  # an unhashable function of someone else's
         return None
-    if found is None:
+    if signature is None:
         return None
-    name, names = found
+    name, names = signature
     given = args[1 : 1 + len(names)]
     parameters = dict(zip(names[: len(given)], given, strict=True)) | {
         key: value for key, value in kwargs.items() if key != "input"

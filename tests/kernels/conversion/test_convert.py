@@ -277,7 +277,8 @@ def test_inputs_that_do_not_fit_leave_the_model_as_it_was(method: str, inputs: A
     before = [*net.modules()]
     with pytest.raises(KernelError) as caught:
         convert(net, method, inputs=inputs)
-    assert str(caught.value).startswith(f"inputs must be what the model can be called with, got {got}")
+    text = str(caught.value).replace("addmm: ", "")  # since torch 2.15
+    assert text.startswith(f"inputs must be what the model can be called with, got {got}")
     assert "\n" not in str(caught.value)
     assert [*net.modules()] == before
 

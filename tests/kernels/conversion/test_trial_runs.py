@@ -103,8 +103,7 @@ def test_whatever_is_raised_the_model_is_as_it_was(when: str) -> None:
 
 
 def test_a_model_with_a_script_in_it_is_measured() -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
-        script = torch.jit.script(nn.Linear(8, 8))
+    script = torch.jit.script(nn.Linear(8, 8))
     net = nn.Sequential(script, nn.GELU(), nn.Linear(8, 8))
     plain = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
     assert saved_bytes(net, x()).total == saved_bytes(plain, x()).total
