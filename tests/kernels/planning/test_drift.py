@@ -140,7 +140,7 @@ def repeat(count: int, model: nn.Module, x: Tensor) -> None:
 
 def test_an_error_that_was_not_planned_is_told_once() -> None:
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.1)
+    report = convert(model, inputs=x, budget=0.12)
     assert report.plan is not None
     assert report.watch is not None
     assert "seen last" not in str(report)
@@ -162,7 +162,7 @@ def test_an_error_that_was_not_planned_is_told_once() -> None:
 
 def test_what_is_watched_is_the_error_of_what_backward_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.1)
+    report = convert(model, inputs=x, budget=0.12)
     watch = report.watch
     assert watch is not None
     saved: dict[str, Tensor] = {}
@@ -195,7 +195,7 @@ def test_each_tensor_has_its_turn(sites: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_watched_model_is_copied_and_pickled() -> None:
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.1)
+    report = convert(model, inputs=x, budget=0.12)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         other(x).sum().backward()
     assert report.watch is not None
