@@ -60,7 +60,6 @@ NAMES = {
     "get_decompositions": "torch._decomp.get_decompositions",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
     "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
-    "pick_vec_isa": "torch._inductor.cpu_vec_isa.pick_vec_isa",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
     "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",
     "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",

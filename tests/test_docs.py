@@ -27,7 +27,7 @@ REPEATS = {
     "docs/activations-1": "docs/fitters-0",
     "docs/kernels-1": "docs/codegen-0",
     "docs/joint-1": "docs/fewbit-0",
-    "docs/performance-1": "docs/codegen-1",
+    "docs/performance-1": "docs/codegen-2",
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from kernels import private
 from kernels.eager.lineage import Ancestor
 from kernels.eager.provenance import RunningCall
 from kernels.eager.tensors import is_plain
@@ -34,9 +35,11 @@ class Custom:
 
     def begin(self, frame: FrameType, x: Tensor, saver: RunningCall) -> None:
         """A function saves a tensor, from this frame."""
-        if self._args is not frame.f_locals["args"]:
+        applied = private.function_of(frame)
+        args = None if applied is None else applied[1]
+        if self._args is not args:
             self.clear()
-            self._args = frame.f_locals["args"]
+            self._args = args
         if not is_operand(x, saver) and x.is_floating_point() and x.numel() > 1:
             most = max((operand.numel() for operand in saver.operands), default=0)
             self._statistics |= x.numel() * STATISTIC <= most

@@ -116,8 +116,7 @@ def _takes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 def disables_hooks(error: BaseException) -> bool:
     """Whether an error is that of code in which torch allows no saved-tensor hooks."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code.co_name == "disable_saved_tensors_hooks" for frame, _ in frames)
+    return any(frame.name == "disable_saved_tensors_hooks" for frame in traceback.extract_tb(error.__traceback__))
 
 
 def trial(

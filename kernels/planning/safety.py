@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from kernels import private
 from kernels.errors import KernelError
@@ -160,7 +159,7 @@ def check_conversion(
         if any(private.is_fake(weight) or weight.is_meta for weight in copied.parameters()):
             return Checked(note="as its tensors have no numbers")
         for module in copied.modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
         with in_training(copied), recomputing(copied, recomputed):
             return _on_enough_samples(call, targets, measured)
