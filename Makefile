@@ -70,7 +70,7 @@ benchmarks: $(VENV)/ready-test ## measure accuracy, memory, speed and fits, for 
 	@$(PY) -m benchmarks.run accuracy memory speed fit
 	@$(PY) -m benchmarks.report
 
-gpu: ## on a GPU: tests, speed, memory, training, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
+gpu: ## on a GPU: tests, speed, memory, models, training, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
 	@$(if $(wildcard $(VENV)/ready-test),$(PY),$(PYTHON)) -m benchmarks.gpu $(if $(STEPS),--steps "$(STEPS)") \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(DRY),--dry) $(if $(AGAIN),--again)
 

@@ -24,6 +24,7 @@ COMPRESSION_WAYS = (
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
     *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
     *(f"{way} {bits} bits" for way, widths in (("checkpoint", (8, 4)), ("compress", (8, 4, 2))) for bits in widths),
+    *("compress exact", "compress graph 8 bits", "compress graph 4 bits"),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )

@@ -11,7 +11,7 @@ from torch._inductor import config as inductor_config
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
-from kernels import compression, convert
+from kernels import compress, compression, convert
 from kernels.compression.planning import CompiledTask
 from kernels.planning.batches import Call
 from kernels.planning.make import plan_of
@@ -26,9 +26,10 @@ HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
 CHECKPOINTED = {f"checkpoint {bits} bits": bits for bits in (8, 4)}  # blocks computed again from inputs in codes
 COMPRESSED = {**{f"compress {bits} bits": bits for bits in (8, 4, 2)}, **CHECKPOINTED}
+CAPTURED = {"compress exact": None, **{f"compress graph {bits} bits": bits for bits in (8, 4)}}  # by `kernels.compress`
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
-OURS = {**COMPRESSED, **CODED, **PLANNED}
+OURS = {**CAPTURED, **COMPRESSED, **CODED, **PLANNED}
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
@@ -55,6 +56,8 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
         convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
     if way in COMPRESSED:
         convert(net.module, method="compress", bits=COMPRESSED[way])
+    if way in CAPTURED:
+        compress(net.module, bits=CAPTURED[way])
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()

@@ -11,7 +11,7 @@ from benchmarks.parsers import Words
 from coefficients import command, functions
 
 DAY = 86_400
-STEPS = ("tests", "speed", "memory", "training")
+STEPS = ("tests", "speed", "memory", "models", "training")
 GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
 TINY = ("bert", "llama", "vit", "resnet50")
 MEMORY_WAYS = ("stock", "auto", "fewbit-3", "approx-backprop 4 bits", "compress 4 bits", "nested forward AD")
@@ -20,6 +20,9 @@ TRAINING_WAYS = (
     *("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3"),
     *("approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"),
 )
+MODELLED = ("llama-bare", "vit-l", "llama", "llama-lora")
+MODEL_WAYS = ("eager", "compress exact", "compress graph 8 bits", "compress graph 4 bits", "checkpoint")
+COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", "coded 8 bits", "coded 4 bits")
 SLOTS_QUICK = ("gelu", "relu")
 
 
@@ -73,6 +76,11 @@ def gpu_training(doc: str | None, words: Words | None = None) -> argparse.Namesp
     return _models("training", doc, words, TRAINED, TRAINED, TRAINING_WAYS[1:])
 
 
+def gpu_models(doc: str | None, words: Words | None = None) -> argparse.Namespace:
+    """Its options, checked; models, ways and without: lists, out: a path or None."""
+    return _models("models", doc, words, MODELLED, MODELLED, (*MODEL_WAYS, *COMPILED_MODEL_WAYS), asks_ways=True)
+
+
 def _models(
     kind: str,
     doc: str | None,
@@ -80,13 +88,18 @@ def _models(
     models: Words,
     tiny: Words,
     ways: Words,
+    asks_ways: bool = False,
 ) -> argparse.Namespace:
     parser = parsers.measuring(f"gpu.{kind}", doc, parsers.file_of(f"gpu-{kind}"))
     of_quick = f"; tiny: {','.join(tiny)}" if tiny != models else ""
     parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(models)}{of_quick}")
+    if asks_ways:
+        parser.add_argument("--ways", metavar="W,...", help="default: all")
     parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
     parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
     options = _part(parser, words)
+    if asks_ways:
+        options.ways = names("ways", options.ways, ways)
     options.models = names("models", options.models, tiny if options.quick else models)
     options.without = [] if options.without is None else names("without", options.without, ways)
     return options

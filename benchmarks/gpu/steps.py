@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` runs: parts of four steps, how long each is expected to take, and which tests it rests on.
+"""What `benchmarks.gpu` runs: parts of five steps, how long each is expected to take, and which tests it rests on.
 
 A part is a command of its own that takes less than ten minutes. Its seconds are expected of a GPU that moves 4 TB/s:
 starting Python, compiling, and moving bytes; those of tests, of kernels in bfloat16 and of coded partitions were
@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu import parsers
@@ -198,6 +199,19 @@ def _memory(dry: bool) -> Iterable[Part]:
     yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", OF_STACKS)
 
 
+def _whole_models(dry: bool) -> Iterable[Part]:
+    quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
+    # An H100 took 3 to 9 seconds a way; Inductor compiles a layer, forward and backward, in some 20.
+    ways = {"": (parsers.MODEL_WAYS, 60), "-compiled": (parsers.COMPILED_MODEL_WAYS, 110)}
+    models = [name for name in parsers.MODELLED if name != "llama-lora" or find_spec("peft")]
+    for suffix, (of_part, seconds) in ways.items():
+        rests = CODES[-1:] if suffix else ()  # without what it would leave out: nothing of ours would be left
+        for model in models[:2] if suffix or dry else models:
+            if not (dry and suffix):  # a CPU would compile for minutes
+                words = ("benchmarks.gpu.models", *quick, "--models", model, "--ways", ",".join(of_part))
+                yield Part("models", f"{model}{suffix}", words, seconds, "gpu-models", rests)
+
+
 def _training(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
     rests = (DEVICE, Rest("exhaustive", TRAINED), *CODES)
@@ -212,6 +226,7 @@ _OF_STEP: dict[str, Callable[[bool], Iterable[Part]]] = {
     "tests": _tests,
     "speed": _speed,
     "memory": _memory,
+    "models": _whole_models,
     "training": _training,
 }
 
