@@ -23,7 +23,7 @@ from benchmarks.error_floors_page import floors_section
 from benchmarks.factors_page import factors_section
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.fronts import page as fronts
-from benchmarks.gpu import notes
+from benchmarks.gpu import models_page, notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
@@ -155,6 +155,7 @@ def mlp_section() -> str:
 # By page: the name of each section, and the function that makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
+        "gpu-models": models_page.readme,
         "budget": budget.section,
         "compression": compression.readme,
         "savings": savings_section,
@@ -185,6 +186,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
     "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
+    "docs/compress.md": {"gpu-models": models_page.section},
     "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section, "fronts": fronts.section},
     "docs/compression.md": {
         "compression": compression.section,

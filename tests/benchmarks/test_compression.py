@@ -52,7 +52,15 @@ def test_every_network_has_its_sizes_and_heads_that_attention_has_kernels_for():
 def test_the_ways_are_those_of_the_command_line():
     named = {*HOOKS, *CONVERTED, *OURS}
     assert named < set(COMPRESSION_WAYS)
-    assert {way for way in COMPRESSION_WAYS if way.endswith("bits")} == named
+    assert {way for way in COMPRESSION_WAYS if way.endswith(("bits", "exact"))} == named
+
+
+@pytest.mark.slow
+def test_captured_blocks_are_exact_or_err_by_their_bits():
+    exact = gradient("Llama-like", EAGER)
+    ways = ("compress exact", "compress graph 8 bits", "compress graph 4 bits")
+    errors = [float((gradient("Llama-like", way) - exact).norm() / exact.norm()) for way in ways]
+    assert errors[0] == 0 < errors[1] < errors[2] / 4  # a step is 17 times as long
 
 
 def test_a_hook_codes_a_storage_once_and_no_weights(monkeypatch):

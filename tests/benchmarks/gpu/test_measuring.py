@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import memory as gpu_memory
-from benchmarks.gpu import training, ways
+from benchmarks.gpu import models, training, ways
 from benchmarks.gpu.device import CountedBooks
 from benchmarks.rows import Row
 from coefficients import command
@@ -97,3 +97,16 @@ def test_a_way_that_raises_makes_the_status_and_loses_no_rows(monkeypatch, tmp_p
     assert training.main(["--device", "cpu", "--quick", "--models", "llama", "--out", str(out)]) == command.BAD
     assert [json.loads(line)["what"] for line in out.read_text().splitlines()] == ["step", "peak"]
     assert "llama, stock: RuntimeError: no way" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama-bare", "vit-l"])
+def test_whole_models_keep_less_exactly_and_still_less_in_few_bits(name):
+    failed: list[str] = []
+    groups = models.models([name], models.QUICK_WAYS, CPU, True, failed)
+    medians = {rows[0].implementation: {row.what: row.median for row in rows} for rows in groups}
+    assert not failed
+    eager, exact, coded, checkpoint = (medians[way] for way in models.QUICK_WAYS)
+    assert eager["error"] == exact["error"] == checkpoint["error"] == 0 < coded["error"]
+    assert coded["kept"] < exact["kept"] < eager["kept"]
+    assert {"peak", "first step", "step"} < set(coded)

@@ -56,7 +56,7 @@ SENTENCES = {
 
 
 def check_pages_of_a_gpu() -> None:
-    for name in (*SENTENCES, "docs/memory.md", "docs/kernels.md"):
+    for name in (*SENTENCES, "docs/memory.md", "docs/kernels.md", "docs/compress.md"):
         text = report.rendered(name)
         assert SENTENCES.get(name, "No rows of a GPU") not in text
         assert "No rows of" not in text
@@ -67,6 +67,8 @@ def test_without_rows_of_a_gpu_the_pages_say_so(results):
     for name, sentence in SENTENCES.items():
         assert sentence in report.rendered(name)
     assert "No rows of a GPU yet." in report.rendered("docs/memory.md")
+    assert "No rows of a GPU yet." in report.rendered("docs/compress.md")
+    assert "No GPU has timed whole models yet" in report.rendered("README.md")
     assert "Steps of an MLP and of a Llama-like model on an H200" in report.rendered("docs/trainers.md")
 
 

