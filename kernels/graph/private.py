@@ -83,7 +83,7 @@ def is_higher_order(target: object) -> bool:
 
 def is_transformed() -> bool:
     """Whether torch.func's transforms are active."""
-    return bool(private.are_functorch_transforms_active())
+    return private.in_transform()
 
 
 def _patched(config: Any, wanted: Mapping[str, Any]) -> AbstractContextManager[Any]:
