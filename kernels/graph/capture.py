@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kernels.graph import private
 from kernels.graph.execute import Run, execute
@@ -40,7 +40,7 @@ class Engine:
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
         self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
-        self._backend = private.backend(self.partition, self._execute)
+        self._backend = private.backend(self.partition, self._execute_forward, execute)
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -62,7 +62,7 @@ class Engine:
             self.warned.add(about)
             warnings.warn(text, stacklevel=4)
 
-    def _execute(self, module: Any, inputs: Any = ()) -> Run:
+    def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
         run = execute(module, inputs)
 
         def counted(given: list[Any]) -> Any:
@@ -108,9 +108,11 @@ class Captured:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return (
-                self._stock(*args, **kwargs) if torch.compiler.is_exporting() else _inside_compile(self, args, kwargs)
-            )
+            return self._stock(*args, **kwargs) if private.exporting() else _inside_compile(self, args, kwargs)
+        return self.run(args, kwargs)
+
+    def run(self, args: Any, kwargs: Any) -> Any:
+        """Run the graphs, or stock."""
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or private.is_transformed():
             return self._stock(*args, **kwargs)
@@ -119,13 +121,40 @@ class Captured:
             with private.settings():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
+            engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
-            engine.stock[self.name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-            return self._stock(*args, **kwargs)
+            return self._without_capture(error, args, kwargs)
         if engine.runs == before:
             engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
+        self._tell_of_unused(result)
         return result
+
+    def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
+        """Run stock, from now on if it raises nothing: an error of forward itself is raised as stock raises it."""
+        result = self._stock(*args, **kwargs)
+        reason, name = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", self.name or "the model"
+        self.engine.stock[self.name] = reason
+        self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
+        return result
+
+    def _tell_of_unused(self, result: Any) -> None:
+        """Warn once in backward if one of several results has no gradient: zeros stand for it, where stock has None."""
+        if isinstance(result, Tensor):
+            return
+        nodes = [leaf.grad_fn for leaf in private.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn]
+        engine, name = self.engine, self.name
+
+        def look(gradients: Any) -> None:
+            if any(gradient is None for gradient in gradients):
+                engine.warn_once(
+                    f"unused {name}",
+                    f"a result of {name or 'the model'} has no gradient: weights that it alone depends on get zeros"
+                    " there, where they would have none; optimizers with weight decay change them",
+                )
+
+        for node in set(nodes) if len(nodes) > 1 else ():
+            node.register_prehook(look)
 
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:
@@ -155,5 +184,6 @@ INSIDE = (
 @torch.compiler.disable(reason=INSIDE)
 def _inside_compile(call: Captured, args: Any, kwargs: Any) -> Any:
     """Run the blocks' own graphs beside those of a surrounding torch.compile, which would take them in unsaved."""
-    call.engine.warn_once("torch.compile", INSIDE)
-    return call(*args, **kwargs)
+    if not torch.compiler.is_compiling():  # else another thread compiles, and this call is in no compiled code
+        call.engine.warn_once("torch.compile", INSIDE)
+    return call.run(args, kwargs)

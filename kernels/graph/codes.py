@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import getitem
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import SymInt, Tensor, fx
@@ -15,7 +15,8 @@ from kernels.compression.nodes import is_mutable, origin
 from kernels.compression.splice import after_last_use, let_cross
 from kernels.engine import dense, host
 
-Shape = Sequence[int] | Tensor  # sizes, or where these change a tensor without elements that has one dimension more
+# Sizes; or where these change, a tensor without elements that has one dimension more.
+Shape: TypeAlias = Sequence[int] | Tensor
 
 
 def encode(
@@ -121,9 +122,9 @@ def _receive(
     value, order = node.meta["val"], form.layout.order
     with graph.inserting_before(placeholder):
         received = [graph.placeholder(f"{placeholder.name}_code") for _ in sent]
-    for there, here in zip(sent, received, strict=True):
-        here.target = here.name  # generated code takes it by its target, which nothing keeps unique
-        here.meta["val"] = there.meta["val"]
+    for code, taken in zip(sent, received, strict=True):
+        taken.target = taken.name  # generated code takes it by its target, which nothing keeps unique
+        taken.meta["val"] = code.meta["val"]
     if placeholder.users:
         places = {user: place for place, user in enumerate(graph.nodes)}
         first = min(placeholder.users, key=places.__getitem__)

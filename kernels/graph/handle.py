@@ -98,9 +98,8 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured):
-            where = name or "the model itself"
             raise KernelError(
-                f"model must not be compressed already, but {where} is; call remove() of its handle first"
+                f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
             )
     engine = Engine(bits, rounding)
     captured = list(units(model, leaves=bits is not None))

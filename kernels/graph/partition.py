@@ -11,7 +11,7 @@ from kernels.compression.crossing import Graph
 from kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from kernels.compression.layout import hint, layout_of
-from kernels.compression.nodes import is_drawn, is_product
+from kernels.compression.nodes import is_drawn, is_product, without_unused
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
@@ -23,6 +23,9 @@ DEAR = frozenset(
     [
         *(aten.sort, aten.topk, aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.unique_consecutive, aten.nonzero),
         *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex, aten.embedding),
+        # Those that also change running statistics, and cannot do without.
+        *(aten._batch_norm_with_update_functional, aten._batch_norm_with_update, aten.cudnn_batch_norm),
+        *(aten.native_batch_norm, aten.miopen_batch_norm),
     ]
 )
 
@@ -56,6 +59,7 @@ class Partitioner:
         """The forward and the backward graph."""
         forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         outputs = options["num_fwd_outputs"]
+        without_running_statistics(forward.graph, backward.graph, outputs)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
@@ -70,9 +74,8 @@ class Partitioner:
         (last,) = forward.find_nodes(op="output")
         pairs, names = pairs_of(last.args[0][outputs:], backward), site_names(forward)
         tensors = [node for node in pairs if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
-        return Cut(
-            outputs, pairs, {node: self._form(node) for node in tensors}, {node: names[node] for node in tensors}
-        )
+        forms = {node: self._form(node) for node in tensors}
+        return Cut(outputs, pairs, forms, {node: names[node] for node in tensors})
 
     def _form(self, node: fx.Node) -> Form:
         value: Tensor = node.meta["val"]
@@ -82,6 +85,27 @@ class Partitioner:
             return Whole(f"fewer than {self.smallest} elements")
         layout = layout_of(value)
         return Whole(layout) if isinstance(layout, str) else Bits(layout)
+
+
+def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: int) -> None:
+    """Let batch norms in backward do without the running statistics, which forward has changed.
+
+    In training these decide nothing but what they become.
+    """
+    (last,) = forward.find_nodes(op="output")
+    pairs = pairs_of(last.args[0][outputs:], backward)
+    used = {placeholder for placeholder in pairs.values() if placeholder.users}
+    for node in reversed(backward.nodes):
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+        if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
+            x, weight, bias, _, _, *others = node.args
+            node.target, node.args = aten._native_batch_norm_legit.no_stats, (x, weight, bias, *others)
+            for result in list(node.users):  # beyond the three that are left
+                if not result.users:
+                    backward.erase_node(result)
+    saved = without_unused(pairs, used)
+    last.args = ((*last.args[0][:outputs], *saved),)
 
 
 def is_dear(node: fx.Node) -> bool:

@@ -22,21 +22,24 @@ def boxed_codegen() -> Any:
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose graphs Dynamo captures for the backend."""
-    return torch.compile(function, backend=backend)
+    made: Callable[..., Any] = torch.compile(function, backend=backend)
+    return made
 
 
 def settings() -> AbstractContextManager[Any]:
     """Dynamo's settings while a captured function runs: no limit of variants, and hooks added later are called."""
-    wanted = {"recompile_limit": LIMIT, "accumulated_recompile_limit": LIMIT, "skip_nnmodule_hook_guards": False}
-    return _patched(private.dynamo_config, wanted)
+    values = {"recompile_limit": LIMIT, "accumulated_recompile_limit": LIMIT, "skip_nnmodule_hook_guards": False}
+    return _patched(private.dynamo_config, values)
 
 
-def backend(partition: Callable[..., Any], execute: Callable[..., Any]) -> Callable[..., Any]:
-    """A backend of torch.compile that cuts the joint graph by `partition` and runs the parts by `execute`."""
+def backend(
+    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A backend of torch.compile that cuts joint graphs by `partition`; two functions make what runs the parts."""
     aten = torch.ops.aten
     written_out = private.get_decompositions([getattr(aten, name) for name in WRITTEN_OUT])
     compiler = private.aot_autograd(
-        fw_compiler=execute, bw_compiler=execute, partition_fn=partition, decompositions=written_out
+        fw_compiler=forward, bw_compiler=backward, partition_fn=partition, decompositions=written_out
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -53,7 +56,7 @@ def recompute_all_but(
     for node in joint.graph.nodes:
         if dear(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    wanted = {
+    values = {
         "ban_recompute_materialized_backward": False,
         "ban_recompute_not_in_allowlist": False,
         "ban_recompute_used_far_apart": False,
@@ -61,7 +64,7 @@ def recompute_all_but(
         "max_dist_from_bw": 1 << 30,
         "recompute_views": True,
     }
-    with _patched(private.functorch_config, wanted):
+    with _patched(private.functorch_config, values):
         forward, backward = private.min_cut(joint, inputs, **options)
     return forward, backward
 
@@ -86,6 +89,17 @@ def is_transformed() -> bool:
     return private.in_transform()
 
 
-def _patched(config: Any, wanted: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    manager: AbstractContextManager[Any] = config.patch({k: v for k, v in wanted.items() if hasattr(config, k)})
+def _patched(config: Any, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    manager: AbstractContextManager[Any] = config.patch({k: v for k, v in values.items() if hasattr(config, k)})
     return manager
+
+
+def exporting() -> bool:
+    """Whether torch.export traces."""
+    return bool(private.exporting())
+
+
+def tree_leaves(values: Any) -> list[Any]:
+    """The leaves of nested values."""
+    leaves: list[Any] = private.tree_leaves(values)
+    return leaves

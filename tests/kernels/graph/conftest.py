@@ -1,0 +1,10 @@
+"""Tests begin without captured graphs, and with the same random numbers."""
+
+import pytest
+
+from kernels.graph.partition import Partitioner
+
+
+@pytest.fixture(autouse=True)
+def _afresh(afresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partitioner, "smallest", 128)

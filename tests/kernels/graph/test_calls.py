@@ -1,0 +1,380 @@
+"""Calls of compressed models: hooks, copies, sizes, errors, random numbers, what is frozen and shared."""
+
+import copy
+import io
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.graph import compress
+from kernels.graph.capture import Captured
+from tests.kernels.graph.nets import Block, assert_same, batch, gradients, net, pair
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_hooks_are_called(late: bool) -> None:
+    _, ours, _ = pair()
+    if late:
+        ours(batch().requires_grad_()).sum().backward()
+    seen: list[str] = []
+    removed = [
+        ours[0].norm.register_forward_hook(lambda *_: seen.append("forward, inside")),
+        ours[0].up.register_full_backward_hook(lambda *_: seen.append("backward, inside")),
+        ours[0].register_forward_pre_hook(lambda *_: seen.append("before the block")),
+        ours[0].register_full_backward_hook(lambda *_: seen.append("backward of the block")),
+    ]
+    expected = ["before the block", "forward, inside", "backward, inside", "backward of the block"]
+    ours(batch().requires_grad_()).sum().backward()
+    assert seen == expected
+    ours(batch().requires_grad_()).sum().backward()
+    assert seen == 2 * expected
+    for hook in removed:
+        hook.remove()
+    ours(batch().requires_grad_()).sum().backward()
+    assert seen == 2 * expected
+
+
+def test_a_forward_hook_may_change_what_a_layer_returns() -> None:
+    stock, ours, _ = pair()
+    ours(batch()).sum().backward()
+    ours.zero_grad()
+    for model in (stock, ours):
+        model[0].norm.register_forward_hook(lambda _, __, made: made * 2)
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_without_gradients_stock_runs_and_dynamo_is_not_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, ours, handle = pair()
+    monkeypatch.setattr("kernels.graph.private.captured", lambda *_: pytest.fail("captured"))
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert torch.equal(ours(batch()), stock(batch()))
+            assert torch.equal(ours.eval()(batch()), stock.eval()(batch()))
+    assert not handle.report.graphs
+
+
+def test_eval_with_gradients_is_exact() -> None:
+    stock, ours, _ = pair(net(dropout=0.5).eval())
+    for model in (stock, ours):
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+@pytest.mark.parametrize("called", [False, True])
+def test_copies_stay_compressed(way: str, called: bool) -> None:
+    stock, ours, _ = pair()
+    if called:
+        ours(batch()).sum().backward()
+        ours.zero_grad()
+    if way == "deepcopy":
+        made = copy.deepcopy(ours)
+    elif way == "pickle":
+        made = pickle.loads(pickle.dumps(ours))
+    else:
+        file = io.BytesIO()
+        torch.save(ours, file)
+        file.seek(0)
+        made = torch.load(file, weights_only=False)
+    for model in (stock, made):
+        model(batch()).square().sum().backward()
+    assert_same(made, stock)
+    calls = [block.__dict__["forward"] for block in made]
+    assert all(isinstance(call, Captured) for call in calls)
+    assert calls[0].engine is calls[1].engine is not ours[0].forward.engine
+    assert calls[0].engine.runs == 2
+    assert calls[0]._module() is made[0]
+
+
+def test_all_sizes_are_captured() -> None:
+    stock, ours, handle = pair()
+    for rows in range(100, 112):
+        runs = ours[0].forward.engine.runs
+        for model in (stock, ours):
+            model.zero_grad()
+            model(batch(rows)).square().sum().backward()
+        assert_same(ours, stock)
+        assert ours[0].forward.engine.runs == runs + 2
+    assert len(handle.report.graphs) < 5  # symbolic sizes
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_sizes_that_change_save_as_much(bits: int | None) -> None:
+    _, ours, handle = pair(bits=bits)
+    for rows in (96, 97, 98):
+        ours(batch(rows)).square().sum().backward()
+    static, dynamic = handle.report.graphs[:2], handle.report.graphs[2:]  # of the first block, and of the others
+    saved = [sum(graph.after for graph in graphs) for graphs in (static, dynamic)]
+    assert saved[1] == pytest.approx(saved[0], rel=0.02)  # sizes are hints there: 97 rows, not 96
+
+
+def test_numbers_as_arguments() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+        def forward(self, x: Tensor, scale: float) -> Tensor:
+            for block in self.blocks:
+                x = block(x, scale)
+            return x
+
+    stock, ours, _ = pair(Scaled())
+    for k in range(12):
+        runs = ours.blocks[0].forward.engine.runs
+        for model in (stock, ours):
+            model.zero_grad()
+            model(batch(), 1.0 + k / 10).square().sum().backward()
+        assert_same(ours, stock)
+        assert ours.blocks[0].forward.engine.runs == runs + 2
+
+
+class Raises(nn.Module):
+    """Raises an error of its own where the input is too long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 50:
+            raise ValueError("at most 50 rows")
+        made: Tensor = self.inner(x)
+        return made
+
+
+def test_errors_of_forward_are_its_own() -> None:
+    ours = nn.Sequential(Raises(), Raises())
+    handle = compress(ours)
+    with pytest.raises(ValueError, match="at most 50 rows"):
+        ours(batch(60))
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2|size mismatch|shapes cannot be multiplied"):
+        ours(torch.randn(3, 7))
+    with pytest.raises(TypeError, match="positional argument"):
+        ours[0](1, 2, 3)
+    ours(batch(40)).sum().backward()
+    assert ours[0].inner.weight.grad is not None
+    assert handle.report.graphs
+
+
+def test_dropout_draws_the_numbers_of_stock() -> None:
+    stock, ours, handle = pair(net(dropout=0.3))
+    for seed in range(3):
+        for model in (stock, ours):
+            torch.manual_seed(seed)
+            model(batch()).square().sum().backward()
+        assert_same(ours, stock)
+    assert any(row.form == "1 bit" for graph in handle.report.graphs for row in graph.crossings)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast(inside: bool) -> None:
+    stock, ours, _ = pair()
+    for model in (stock, ours):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(batch()).float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+    assert_same(ours, stock)
+    for model in (stock, ours):  # and without it from then on
+        model.zero_grad()
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_a_graph_that_is_retained_and_gradients_that_accumulate() -> None:
+    stock, ours, _ = pair()
+    for model in (stock, ours):
+        loss = model(batch()).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        model(batch() + 1).square().sum().backward()
+    assert_same(ours, stock)
+    loss = ours(batch()).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_frozen_parts() -> None:
+    made = net(layers=3)
+    made[0].requires_grad_(False)
+    made[1].up.requires_grad_(False)
+    stock, ours, _ = pair(made)
+    for model in (stock, ours):
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+    for model in (stock, ours):  # thawed after the first step
+        model.zero_grad()
+        model.requires_grad_(True)
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+    for model in (stock, ours):  # and frozen again
+        model.zero_grad()
+        model[2].requires_grad_(False)
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_tied_weights() -> None:
+    made = net()
+    made[1].up.weight = made[0].up.weight
+    made[1].down = made[0].down
+    stock, ours, _ = pair(made)
+    for model in (stock, ours):
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_parts_exchanged_after_the_first_step() -> None:
+    stock, ours, _ = pair()
+    for model in (stock, ours):
+        model(batch()).sum().backward()
+        torch.manual_seed(5)
+        model[0].up = nn.Linear(64, 96)
+        model[0].down = nn.Linear(96, 64)
+        model[1].down.weight = nn.Parameter(torch.randn(64, 128))
+        model.zero_grad()
+        model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_optimizers_steps() -> None:
+    stock, ours, _ = pair()
+    for model in (stock, ours):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(batch()).square().mean().backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), stock.parameters(), strict=True))
+
+
+def test_several_threads() -> None:
+    stock, ours, _ = pair()
+    stock(batch()).square().sum().backward()
+    results: list[Any] = []
+
+    def work() -> None:
+        try:
+            x = batch().requires_grad_()
+            results.append(torch.autograd.grad(ours(x).square().sum(), list(ours.parameters())))
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        assert not isinstance(result, Exception), result
+        assert all(torch.equal(a, b) for a, b in zip(result, gradients(stock), strict=True))
+
+
+class Several(nn.Module):
+    """Returns a dictionary, whose second value only some losses use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"main": F.gelu(self.main(x)), "side": (F.gelu(self.side(x)), None)}
+
+
+class WithSeveral(nn.Module):
+    """Two blocks in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Several() for _ in range(2))
+
+    def forward(self, x: Tensor, side: bool) -> Tensor:
+        total = x.new_zeros(())
+        for block in self.blocks:
+            made = block(x)
+            x = made["main"]
+            if side:
+                total = total + made["side"][0].sum()
+        return total + x.square().sum()
+
+
+def test_several_results() -> None:
+    stock, ours, _ = pair(WithSeveral())
+    for model in (stock, ours):
+        model(batch(), True).backward()
+    assert_same(ours, stock)
+
+
+def test_results_that_the_loss_does_not_use_are_told() -> None:
+    """Weights that these alone depend on get zeros, where stock has None; the others are exact."""
+    stock, ours, _ = pair(WithSeveral())
+    stock(batch(), False).backward()
+    with pytest.warns(UserWarning, match=r"a result of blocks\.\d has no gradient: .* zeros"):
+        ours(batch(), False).backward()
+    for (name, weight), expected in zip(ours.named_parameters(), gradients(stock), strict=True):
+        assert torch.equal(weight.grad, torch.zeros_like(weight) if expected is None else expected), name
+
+
+@pytest.mark.xfail(strict=True, reason="backward of a captured block is not cut by which of its results have gradients")
+@pytest.mark.filterwarnings("ignore:a result of")
+def test_results_that_the_loss_does_not_use() -> None:
+    stock, ours, _ = pair(WithSeveral())
+    for model in (stock, ours):
+        model(batch(), False).backward()
+    assert_same(ours, stock)
+
+
+def test_in_place_operations() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            x.add_(1)
+            hidden = self.first(x).relu_()
+            made: Tensor = self.second(hidden) + x
+            return made
+
+    stock, ours, _ = pair(nn.Sequential(InPlace(), InPlace()))
+    inputs = []
+    for model in (stock, ours):
+        inputs.append(batch())
+        for _ in range(2):
+            model(inputs[-1]).square().sum().backward()
+    assert_same(ours, stock)
+    assert torch.equal(*inputs)
+    assert ours[1].calls == stock[1].calls == 2
+
+
+def test_batch_norms_statistics() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())
+
+    stock, ours, _ = pair(nn.Sequential(block(), block()))
+    for model in (stock, ours):
+        for _ in range(2):
+            model(batch()).square().sum().backward()
+    assert_same(ours, stock)
+    assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), stock.buffers(), strict=True))
+
+
+def test_warnings_are_none() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # Dynamo asks, and hides it
+        _, ours, _ = pair(bits=8)
+        ours(batch()).sum().backward()
