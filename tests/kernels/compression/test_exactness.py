@@ -99,6 +99,24 @@ def test_activations_that_gate_themselves_are_coded_where_they_are_returned(last
     assert [row.form for row in rows] == ["8 bits"]
 
 
+class Phases(nn.Module):
+    """Periodic features of phases that are many turns."""
+
+    def __init__(self, wave: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.hidden, self.out, self.wave = nn.Linear(64, 128), nn.Linear(128, 64), wave
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.wave(300 * self.hidden(x)))
+
+
+@pytest.mark.parametrize("wave", [torch.sin, torch.cos, lambda h: h.sin() * h.cos(), lambda h: (h + h.sin()).cos()])
+def test_phases_of_many_turns(wave: Callable[[Tensor], Tensor]) -> None:
+    """A step of a phase's code may be a turn."""
+    x, weights = torch.randn(256, 64), torch.randn(256, 64)
+    assert compared(Phases(wave), lambda run: (run(x) * weights).sum())[0] < ERROR
+
+
 def test_of_a_rectifier_that_is_returned_a_mask_crosses() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(64, 64)
     off, rows = compared(model, lambda run: run(x).square().sum())
