@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+import torch._inductor.config as inductor_config
+from torch import Tensor, fx, nn
 
 from kernels import KernelError, compression, convert
 from kernels.compression import private
@@ -120,3 +121,14 @@ def test_models_with_modules_of_the_same_names_are_not_compared() -> None:
             torch.compile(model, backend=private.interpreted(cut), dynamic=False)(torch.randn(batch, width))
     large, small = (graph.ratio for graph in cut.graphs)
     assert large > 2 * small
+
+
+def test_a_pass_that_the_user_configured_runs_too() -> None:
+    seen = list[fx.Graph]()
+    with inductor_config.patch(post_grad_custom_pre_pass=seen.append):
+        made = compression.options()["post_grad_custom_pre_pass"]
+    graph = fx.Graph()
+    made(graph)
+    assert seen == [graph]
+    assert made.uuid() is None  # a plain function has no key, so that nothing is cached
+    assert compression.options()["post_grad_custom_pre_pass"].uuid()
