@@ -72,8 +72,6 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
         text, reason = f"{form.bits} bits" + (" of roots" if form.of_roots else ""), ""
     else:
         text, reason = "1 bit" if isinstance(form, Bits) else "computed again", ""
-    # Of roots the error depends on the values: normal ones have none.
-    is_normal = isinstance(form, Groups) and not form.of_roots
     return Crossing(
         module_of(node),
         operation_of(node),
@@ -83,7 +81,9 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
         reason,
         bytes_of(value),
         coded_bytes(value, form),
-        expected_error(form.bits, form.layout.group, rounding) if is_normal else 0.0,
+        expected_error(form.bits, form.layout.group, rounding)
+        if isinstance(form, Groups) and not form.of_roots
+        else 0.0,
         site,
     )
 
