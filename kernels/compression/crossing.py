@@ -63,6 +63,15 @@ class Graph:
         return self.before / max(self.after, 1)
 
     def is_like(self, other: "Graph") -> bool:
-        """Whether it is of the same modules, most of them: which of their tensors cross depends on sizes."""
-        own, others = ({crossing.module for crossing in graph.crossings} for graph in (self, other))
+        """Whether it is of the same modules, most of them: which of their tensors cross depends on sizes.
+
+        A module of another model may have the same name: its tensors differ in dtype, rank or width.
+        """
+        own, others = (
+            {
+                (crossing.module, crossing.dtype, len(crossing.shape), crossing.shape[-1:])
+                for crossing in graph.crossings
+            }
+            for graph in (self, other)
+        )
         return 2 * len(own & others) > len(own | others)

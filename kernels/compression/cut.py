@@ -12,7 +12,7 @@ from kernels.compression.bases import cross_bases
 from kernels.compression.exact import move_to_forward
 from kernels.compression.factors import cross_factors
 from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of
-from kernels.compression.returned import cross_returned, memory_of, returned_by
+from kernels.compression.returned import cross_returned, made_into_returned, memory_of, returned_by
 from kernels.compression.roundings import rounded_from
 from kernels.methods.every_tensor import EveryTensor
 
@@ -78,7 +78,7 @@ def cut_of(
         return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
     def coded_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
-        exact = rounded_from(forward, backward, pairs)
+        exact = rounded_from(forward, backward, pairs) | made_into_returned(forward, pairs, outputs)
         return {node for node in _coded(forms_of(pairs)) if node not in exact and memory_of(node) not in returned}
 
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
@@ -88,12 +88,14 @@ def cut_of(
     held_outputs = {node for node in factors if memory_of(node) in returned}
     exact = move_to_forward(forward, backward, factors, coded_of(factors), held_outputs)
     pairs = recompute_attention(backward, exact, coded_of(exact))
-    rounded = rounded_from(forward, backward, pairs)
+    rounded, made_into = rounded_from(forward, backward, pairs), made_into_returned(forward, pairs, outputs)
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()
     for node, form in form_by_node.items():
         if isinstance(form, Groups) and memory_of(node) in returned:
             form_by_node[node] = Whole("forward returns it")
+        elif isinstance(form, Groups) and node in made_into:
+            form_by_node[node] = Whole("forward returns what is made of it")
         elif isinstance(form, Groups) and node in rounded:
             form_by_node[node] = Whole("backward rounds it, or computes an index")
         elif isinstance(form, Groups) and pairs[node] not in fine:

@@ -1,9 +1,10 @@
 """Operations that need exact values are moved from backward to forward, and their results cross.
 
-Two kinds of operations magnify a small error without bound. A step: a comparison, a rounding, a sign. The sign of a
+Three kinds of operations magnify a small error without bound. A step: a comparison, a rounding, a sign. The sign of a
 rectifier's input decides whether an element has a gradient at all; it crosses as one bit. And a probability, the
 exponential of a difference with a maximum or a log-sum-exp: an error of a step in a logit is a factor of the
-probability, while a step in the code of the probability is a small part of the largest one in its group.
+probability, while a step in the code of the probability is a small part of the largest one in its group. And a wave, as
+the sine: a step of the code of a phase may be a turn, while sine and cosine themselves are at most 1.
 """
 
 import operator
@@ -21,6 +22,8 @@ JUMPS = (
     *(aten.sign, aten.sgn, aten.copysign),
     *(aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.remainder, aten.fmod),
 )
+
+WAVES = (aten.sin, aten.cos, aten.tan)
 
 
 def move_to_forward(
@@ -50,7 +53,7 @@ def move_to_forward(
         node
         for node in without_gradients(backward, set(sources))
         if (is_step(node) and not steps_of.isdisjoint(cone(node)))
-        or (is_probability(node, sources) and not approximate.isdisjoint(cone(node)))
+        or ((packet_of(node) in WAVES or is_probability(node, sources)) and not approximate.isdisjoint(cone(node)))
     ]
     return let_results_cross(forward, backward, pairs, magnifying)
 

@@ -93,17 +93,25 @@ class KeepForRegions:
 
     It takes positions of a backward graph's inputs that may be overwritten for positions of its regions' inputs, too:
     weights and what is saved there were overwritten before their last use (torch 2.13, without codes as well).
+
+    passes: those that a user configured, which run first.
     """
 
+    def __init__(self, *passes: Any) -> None:
+        self.passes = passes
+
     def __call__(self, graph: fx.Graph) -> None:
-        """Before a graph is lowered; it stays as it is."""
+        """Before a graph is lowered; it stays as the user's own passes leave it."""
+        for configured in self.passes:
+            configured(graph)
         context = private.TracingContext.try_get()
         if context is not None and context.fw_metadata and any(map(is_region, graph.nodes)):
             context.fw_metadata.bw_donated_idxs = []
 
-    def uuid(self) -> str:
-        """The key in Inductor's caches."""
-        return "kernels.compression keep for regions 1"
+    def uuid(self) -> object:
+        """The key in Inductor's caches; None, for no caching, if a user's own pass has none."""
+        keys = [getattr(configured, "uuid", lambda: None)() for configured in self.passes]
+        return None if None in keys else ("kernels.compression keep for regions 2", *keys)
 
 
 def settings(operations: int) -> dict[str, Any]:
@@ -122,7 +130,11 @@ def settings(operations: int) -> dict[str, Any]:
         limit = "realize_opcount_threshold"
     private.as_graph_pass(KeepForRegions)
     order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    return {limit: operations, order: False, "post_grad_custom_pre_pass": KeepForRegions()}
+    place = "post_grad_custom_pre_pass"
+    configured = getattr(private.inductor_config, place) or ()
+    passes = configured if isinstance(configured, list | tuple) else (configured,)  # lists from torch 2.13 on
+    kept = [part for part in passes if not isinstance(part, KeepForRegions)]
+    return {limit: operations, order: False, place: KeepForRegions(*kept)}
 
 
 def uniform(like: Tensor) -> Tensor:

@@ -1,16 +1,27 @@
 """What forward returns is held by its caller, so that it crosses as it is, at no cost.
 
 The caller may compute with the exact output, as a loss outside of the model does: -log p has the derivative 1 / p, by
-which backward of a sigmoid multiplies p (1 - p). Decoded numbers there would cancel nothing.
+which backward of a sigmoid multiplies p (1 - p). Decoded numbers there would cancel nothing. So it is of an output
+that is made of p element by element, as p ** 2, or moves p's elements: what backward reads of p then crosses whole.
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, fx
 
 from kernels.compression.exact import is_step, let_results_cross, without_gradients
-from kernels.compression.nodes import cone, is_view, packet_of
+from kernels.compression.nodes import cone, is_pointwise, is_view, packet_of
+from kernels.compression.roundings import CAST
 
 aten = torch.ops.aten
+# Functions that come near a limit, where all that is left of their derivatives is small.
+SATURATING = (aten.sigmoid, aten.tanh, aten.exp, aten.exp2, aten.expm1, aten.erf, aten.erfc)
+MOVING = (
+    *(CAST, aten._to_copy, aten.clone, aten._unsafe_view, aten.cat, aten.stack, aten.where),
+    *(aten.gather, aten.index, aten.index_select, aten.embedding, aten.take),
+    *(aten.flip, aten.roll, aten.repeat, aten.constant_pad_nd),
+)
 
 
 def cross_returned(
@@ -36,6 +47,57 @@ def returned_by(forward: fx.Graph, outputs: int) -> set[fx.Node]:
     (last,) = forward.find_nodes(op="output")
     values = [node for node in last.args[0][:outputs] if isinstance(node, fx.Node)]
     return {memory_of(node) for node in values if _is_floating_point(node)}
+
+
+def made_into_returned(forward: fx.Graph, nodes: Iterable[fx.Node], outputs: int) -> set[fx.Node]:
+    """Those of `nodes` that are computed element by element from a saturating function of which an output is made."""
+    functions = _saturating(_made_of(*returned_by(forward, outputs)))
+    if not functions:
+        return set()
+    operands = set(map(_operand, functions))  # ELU returns expm1(x), and its derivative is exp(x)
+    return {
+        node
+        for node in nodes
+        if _is_floating_point(node) and any(_operand(part) in operands for part in _saturating(_made_of(node)))
+    }
+
+
+def _made_of(*ends: fx.Node) -> set[fx.Node]:
+    """The nodes of which `ends` are made element by element, or by moving elements; and those where that ends."""
+    seen, todo = set[fx.Node](), list(ends)
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if (is_view(node) or is_pointwise(node) or packet_of(node) in MOVING) and not _gates_itself(node):
+            todo += filter(_is_floating_point, node.all_input_nodes)
+    return seen
+
+
+def _gates_itself(node: fx.Node) -> bool:
+    """Whether it is x s(x), as SiLU and GELU are: it grows with x, and no such function of it alone is returned."""
+    if packet_of(node) is not aten.mul or len(node.all_input_nodes) != 2:
+        return False
+    made = [_made_of(factor) for factor in node.all_input_nodes]
+    plain = [nodes for nodes in made if not _saturating(nodes)]
+    if len(plain) != 1:
+        return False
+    (gate,) = (nodes for nodes in made if nodes is not plain[0])
+    ends = {part for part in plain[0] if not plain[0].intersection(part.all_input_nodes)}
+    return ends <= gate
+
+
+def _operand(function: fx.Node) -> fx.Node:
+    """What a function is of, without factors and casts."""
+    node: fx.Node = function.args[0]
+    while packet_of(node) in (aten.mul, CAST) and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _saturating(nodes: set[fx.Node]) -> set[fx.Node]:
+    return {node for node in nodes if packet_of(node) in SATURATING}
 
 
 def memory_of(node: fx.Node) -> fx.Node:

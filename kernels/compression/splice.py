@@ -69,7 +69,7 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
     if isinstance(form, Whole):
         text, reason = "whole", form.reason
     elif isinstance(form, Groups):
-        text, reason = f"{form.bits} bits", ""
+        text, reason = f"{form.bits} bits" + (" of roots" if form.of_roots else ""), ""
     else:
         text, reason = "1 bit" if isinstance(form, Bits) else "computed again", ""
     return Crossing(
@@ -81,7 +81,9 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
         reason,
         bytes_of(value),
         coded_bytes(value, form),
-        expected_error(form.bits, form.layout.group, rounding) if isinstance(form, Groups) else 0.0,
+        expected_error(form.bits, form.layout.group, rounding)
+        if isinstance(form, Groups) and not form.of_roots
+        else 0.0,
         site,
     )
 
@@ -169,11 +171,13 @@ def _opaque(dtype: torch.dtype, form: Groups, rounding: str, sizes: list[int]) -
 
     def encode(x: Tensor) -> list[Tensor]:
         noise = private.uniform(x) if rounding == "stochastic" else None
-        return opaque.encode(x.sqrt() if form.of_roots else x, form.layout, form.bits, noise)
+        return opaque.encode(x.float().sqrt() if form.of_roots else x, form.layout, form.bits, noise)
 
     def decode(minimum: Tensor, step: Tensor, planes: Tensor) -> list[Tensor]:
-        values = opaque.decode(minimum, step, planes, form.layout, sizes, dtype)
-        return [values * values if form.of_roots else values]
+        if not form.of_roots:
+            return [opaque.decode(minimum, step, planes, form.layout, sizes, dtype)]
+        roots = opaque.decode(minimum, step, planes, form.layout, sizes, torch.float32)
+        return [(roots * roots).to(dtype)]  # as `codes` does: a square doubles the error of a rounded root
 
     return encode, decode
 

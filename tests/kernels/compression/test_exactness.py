@@ -57,6 +57,66 @@ def test_backward_reads_the_output_that_its_caller_holds(name: str, deviation: f
     assert [row.form for row in rows if row.form != "whole"] == ["8 bits"]
 
 
+class Made(nn.Module):
+    """Returns what is made of a function that saturates."""
+
+    def __init__(self, made: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.made(25 * x)
+
+
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "casts": lambda h: h.sigmoid().double().float(),
+    "cat": lambda h: torch.cat([h[:, :32].sigmoid(), h[:, 32:].softmax(-1)], 1),
+    "square": lambda h: h.sigmoid().square(),
+    "mean": lambda h: (h.softmax(-1) + h.flip(1).softmax(-1)) / 2,
+    "scaled": lambda h: 0.9 * h.sigmoid() + 1e-6,
+    "gather": lambda h: h.sigmoid().gather(1, torch.arange(64).flip(0).expand(256, 64)),
+    "transposed": lambda h: h.sigmoid().t().contiguous().t(),
+    "elu": lambda h: F.elu(h) + 1,
+    "by hand": lambda h: 1 / (1 + (-h).exp()),
+    "root": lambda h: h.sigmoid().square().sqrt(),
+    "masked": lambda h: h.softmax(-1) * torch.linspace(0.1, 1, 64),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_caller_holds_what_is_made_of_probabilities(name: str) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64), Made(MADE[name])), torch.randn(256, 64)
+    off, rows = compared(model, lambda run: -(run(x) + 1e-12).log().mean())
+    assert off < ERROR
+    assert "forward returns what is made of it" in {row.reason for row in rows}
+
+
+@pytest.mark.parametrize("last", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish()])
+def test_activations_that_gate_themselves_are_coded_where_they_are_returned(last: nn.Module) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 128), last), torch.randn(256, 64)
+    off, rows = compared(model, lambda run: run(x).square().sum())
+    assert off < ERROR
+    assert [row.form for row in rows] == ["8 bits"]
+
+
+class Phases(nn.Module):
+    """Periodic features of phases that are many turns."""
+
+    def __init__(self, wave: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.hidden, self.out, self.wave = nn.Linear(64, 128), nn.Linear(128, 64), wave
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.wave(300 * self.hidden(x)))
+
+
+@pytest.mark.parametrize("wave", [torch.sin, torch.cos, lambda h: h.sin() * h.cos(), lambda h: (h + h.sin()).cos()])
+def test_phases_of_many_turns(wave: Callable[[Tensor], Tensor]) -> None:
+    """A step of a phase's code may be a turn."""
+    x, weights = torch.randn(256, 64), torch.randn(256, 64)
+    assert compared(Phases(wave), lambda run: (run(x) * weights).sum())[0] < ERROR
+
+
 def test_of_a_rectifier_that_is_returned_a_mask_crosses() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(64, 64)
     off, rows = compared(model, lambda run: run(x).square().sum())

@@ -7,7 +7,8 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from kernels.compression import codes, opaque
+from kernels.compression import codes, opaque, splice
+from kernels.compression.forms import Groups
 from kernels.compression.layout import GroupLayout, layout_of
 from kernels.compression.nodes import is_product
 from tests.kernels.compression import graphs, models
@@ -173,3 +174,14 @@ def test_inductor_runs_them() -> None:
     torch._dynamo.reset()
     run = torch.compile(model, options={"custom_partitioner_fn": cut.cut})
     assert graphs.error(graphs.gradients(model, run, x), expected) < 1e-3
+
+
+def test_roots_are_taken_in_float32() -> None:
+    """Roots rounded to bfloat16 would be off by more than the codes."""
+    p = torch.softmax(4 * torch.randn(64, 512), -1).bfloat16()
+    layout = layout_of(p)
+    assert isinstance(layout, GroupLayout)
+    encode, decode = splice._opaque(p.dtype, Groups(8, layout, of_roots=True), "nearest", layout.sizes(p))
+    (back,) = decode(*encode(p))
+    made = codes.encode(layout.split(p), 8, of_roots=True)
+    assert torch.equal(back, layout.join(codes.decode(made, 8, p.dtype, of_roots=True), layout.sizes(p)))

@@ -100,8 +100,8 @@ def test_probabilities_cross_and_not_logits() -> None:
             return F.cross_entropy(self.head(x), torch.arange(len(x)), reduction="none")
 
     rows = crossing(Classifier(), torch.randn(64, 32))
-    (coded,) = [row for row in rows if row.form == "4 bits"]
-    assert coded.operation == "aten._log_softmax_backward_data"
+    (coded,) = [row for row in rows if row.form == "4 bits of roots"]
+    assert (coded.operation, coded.error) == ("aten._log_softmax_backward_data", 0.0)
 
 
 def test_dropout_crosses_in_bits() -> None:

@@ -1,11 +1,13 @@
 """Plans for compiled models that cannot be made or used."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+import torch._inductor.config as inductor_config
+from torch import Tensor, fx, nn
 
 from kernels import KernelError, compression, convert
 from kernels.compression import private
@@ -99,7 +101,7 @@ def test_the_plan_of_fewer_layers_is_refused() -> None:
 def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
     """Here of batches whose tensors are too small for codes."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.Tanh())
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     cut = compression.options(bits=4)["custom_partitioner_fn"]
     compiled = torch.compile(model, backend=private.interpreted(cut), dynamic=False)
     compiled(torch.randn(128, 64))
@@ -108,3 +110,25 @@ def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
         compiled(torch.randn(32, 64))
     compiled(torch.randn(16, 64))
     assert len(cut.graphs) == 4
+
+
+def test_models_with_modules_of_the_same_names_are_not_compared() -> None:
+    cut = compression.options(bits=4)["custom_partitioner_fn"]
+    for width, batch in ((64, 128), (32, 16)):  # the second's tensors are too small for codes
+        model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            torch.compile(model, backend=private.interpreted(cut), dynamic=False)(torch.randn(batch, width))
+    large, small = (graph.ratio for graph in cut.graphs)
+    assert large > 2 * small
+
+
+def test_a_pass_that_the_user_configured_runs_too() -> None:
+    seen = list[fx.Graph]()
+    with inductor_config.patch(post_grad_custom_pre_pass=seen.append):
+        made = compression.options()["post_grad_custom_pre_pass"]
+    graph = fx.Graph()
+    made(graph)
+    assert seen == [graph]
+    assert made.uuid() is None  # a plain function has no key, so that nothing is cached
+    assert compression.options()["post_grad_custom_pre_pass"].uuid()
