@@ -152,5 +152,6 @@ class Lineage:
 
         After forward only outputs live, and what the model keeps on itself.
         """
-        for ancestors in list(self._of.values()):
-            yield from (item for item in ancestors.items() if item[1].handed_out)
+        for x, ancestors in list(self._of.items()):
+            if x.requires_grad:  # not a record of it, as x.detach()
+                yield from (item for item in ancestors.items() if item[1].handed_out)
