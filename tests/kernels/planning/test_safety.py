@@ -285,9 +285,7 @@ def test_a_batch_norm_of_a_plan_is_checked_on_enough_samples() -> None:
     with pytest.raises(KernelError, match=r"by the saved tensors ': Cube.apply' "):
         convert(Doubled(), inputs=X, budget=0.3, loss=divided, strict=True)
     assert enough(Doubled(), (Call((X,), {}), None), 2) == 32
-    assert (
-        enough(Doubled(), (Call((X[:20],), {}), None), 2) is None
-    )  # two times 10 are too few
+    assert enough(Doubled(), (Call((X[:20],), {}), None), 2) is None  # two times 10 are too few
     assert enough(Wrong(norm=nn.LayerNorm), (Call((X,), {}), None), 2) == 2
 
 
