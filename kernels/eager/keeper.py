@@ -60,7 +60,7 @@ class Keeper:
     def ended(self, running: RunningCall, result: Any) -> None:
         """A call ended."""
         self._keep(self.lineage.met(running, self._provenance).items(), MET)
-        self.lineage.follow(running, result)
+        self.lineage.follow(running, result, self._provenance)
 
     def hand_out(self, output: Any) -> None:
         """Save outputs of forward as they are where backward of the call that made them reads them.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernels.eager import calls
-from kernels.eager.provenance import A_STATISTIC, ALIVE, Provenance, RunningCall
+from kernels.eager.provenance import A_STATISTIC, ALIVE, INPUT, Provenance, RunningCall
 from kernels.eager.tensors import tensors, version_of
 from kernels.eager.values import Value
 from kernels.methods.every_tensor import STATISTIC
@@ -79,7 +79,7 @@ class Lineage:
             handed_out = is_result and saver.name in calls.SATURATED
             self._now[value] = Ancestor.of(x, saver.name, handed_out)
 
-    def follow(self, running: RunningCall, result: Any) -> None:
+    def follow(self, running: RunningCall, result: Any, provenance: Provenance) -> None:
         """The running call ended: its results have the ancestors of its arguments, and what it saved.
 
         Not the sum with a tensor that has none, as a residual: that is not small where its ancestors are.
@@ -87,7 +87,11 @@ class Lineage:
         if running.name in calls.MIXING or self._is_statistic(running, result):
             return
         made = [x for x in running.operands if x in self._of]
-        others = [x for x in running.operands if x.requires_grad and not any(x is known for known in made)]
+        others = [
+            x
+            for x in running.operands
+            if (x.requires_grad or provenance.exact(x) == INPUT) and not any(x is known for known in made)
+        ]
         if running.name in ("add", "sub", "rsub") and any(x.numel() == result.numel() for x in others):
             return
         ancestors = {
