@@ -15,6 +15,8 @@ from kernels.planning.goals import Goal
 from kernels.planning.make import make_plan
 from kernels.planning.plan import Plan
 
+STACK_LEVEL = 3  # the caller of convert, seen from the call of make_plan
+
 
 def check_arguments(
     budget: Any, bound: Any, goal: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
@@ -101,6 +103,7 @@ def plan_for(
             goal="error" if goal is None else goal,
             rounding=rounding or "nearest",
             strict=strict,
+            stack_level=STACK_LEVEL,
         )
     if plan is None:
         return None

@@ -107,8 +107,6 @@ BY_SIDE = DROPOUTS | {
 }
 # They hand out what their backward reads, and a loss divides by it or by what is left to 1.
 SATURATED = frozenset(["sigmoid", "tanh", "softmax", "softmin", "gumbel_softmax", "exp", "exp2", "expm1"])
-# They may keep a number from 0, or take what is left to 1.
-MOVING = frozenset(["add", "sub", "rsub", "clamp", "clip", "clamp_min", "clamp_max", "to", "float", "type", "type_as"])
 # The derivative runs through a period: of a phase, what backward computes has a code.
 PHASES = frozenset(["sin", "cos"])
 

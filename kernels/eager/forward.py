@@ -95,9 +95,9 @@ def _warn_of_compiling() -> bool:
         return False
     _warned.append(True)
     warnings.warn(
-        "compiled code saves by the options of torch.compile, not by convert, and so by itself no less than stock;"
-        " write torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert, and give"
-        " that to a Trainer instead of torch_compile=True",
+        "compiled code saves by the options of torch.compile, not by convert: as stock without options, in few bits"
+        " with torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert; if these are not"
+        " given yet, give them, and that model to a Trainer instead of torch_compile=True",
         stacklevel=2,
     )
     return True

@@ -60,19 +60,18 @@ class Keeper:
     def ended(self, running: RunningCall, result: Any) -> None:
         """A call ended."""
         self._keep(self.lineage.met(running, self._provenance).items(), MET)
-        self.lineage.follow(running, result)
+        self.lineage.follow(running, result, self._provenance)
 
     def hand_out(self, output: Any) -> None:
         """Save outputs of forward as they are where backward of the call that made them reads them.
 
-        The caller holds them anyhow, and a loss may divide by them.
+        So are results of sigmoid and the like that outputs were made of, element by element. A loss may divide by them.
         """
         outputs = [x for x in tensors_within(output) if is_plain(x)]
         read = [(value, Ancestor.of(x, value.read)) for value, x in self._provenance.read_of(outputs)]
         self.saved_outputs.update(storage_of(ancestor.tensor) for _, ancestor in read)
         self._keep(read, HANDED_OUT)
-        for x in outputs:
-            self._keep(self.lineage.of_output(x), HANDED_OUT)
+        self._keep(self.lineage.handed_out(), HANDED_OUT)
 
     def _keep(self, needed: Iterable[tuple[Value, Ancestor]], why: str) -> None:
         for value, ancestor in needed:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernels.eager import calls
-from kernels.eager.provenance import A_STATISTIC, ALIVE, Provenance, RunningCall
+from kernels.eager.provenance import A_STATISTIC, ALIVE, INPUT, Provenance, RunningCall
 from kernels.eager.tensors import tensors, version_of
 from kernels.eager.values import Value
 from kernels.methods.every_tensor import STATISTIC
@@ -34,7 +34,7 @@ class Ancestor(NamedTuple):
     steps
         Calls from it to the other.
     handed_out
-        Whether a function that handed it out saved it, as sigmoid, and these calls only move it, as to keep it from 0.
+        Whether a function that handed it out saved it, as sigmoid: it must be exact if an output is made of it.
     """
 
     tensor: Tensor
@@ -79,7 +79,7 @@ class Lineage:
             handed_out = is_result and saver.name in calls.SATURATED
             self._now[value] = Ancestor.of(x, saver.name, handed_out)
 
-    def follow(self, running: RunningCall, result: Any) -> None:
+    def follow(self, running: RunningCall, result: Any, provenance: Provenance) -> None:
         """The running call ended: its results have the ancestors of its arguments, and what it saved.
 
         Not the sum with a tensor that has none, as a residual: that is not small where its ancestors are.
@@ -87,19 +87,28 @@ class Lineage:
         if running.name in calls.MIXING or self._is_statistic(running, result):
             return
         made = [x for x in running.operands if x in self._of]
-        others = [x for x in running.operands if x.requires_grad and not any(x is known for known in made)]
+        others = [
+            x
+            for x in running.operands
+            if (x.requires_grad or provenance.exact(x) == INPUT) and not any(x is known for known in made)
+        ]
         if running.name in ("add", "sub", "rsub") and any(x.numel() == result.numel() for x in others):
             return
-        only = running.name in calls.MOVING and sum(x.requires_grad for x in running.operands) == 1
         ancestors = {
-            value: old._replace(steps=old.steps + 1, handed_out=old.handed_out and only)
+            value: old._replace(steps=old.steps + 1)
             for x in made
             for value, old in self._of[x].items()
             if old.steps < MOST_STEPS
         }
-        ancestors |= self._coded_now(ancestors)
-        for x in tensors((result,)) if ancestors else ():
+        for value, new in self._coded_now(ancestors).items():
+            ancestors[value] = new._replace(handed_out=new.handed_out or self._is_handed_out(value, ancestors))
+        written = running.operands[0] if running.name == "setitem" else result
+        for x in tensors((written,)) if ancestors else ():
             self._of[x] = ancestors
+
+    @staticmethod
+    def _is_handed_out(value: Value, ancestors: Ancestors) -> bool:
+        return value in ancestors and ancestors[value].handed_out
 
     def view(self, args: Iterable[Any], result: Any) -> None:
         """A view of an argument was made, which has its ancestors."""
@@ -122,11 +131,19 @@ class Lineage:
             if not divisor or not self._is_of_elements(divisor[0], dividend, provenance):
                 return {}
         meeting = {value: known for x in running.operands for value, known in self._of.get(x, {}).items()}
-        return meeting | self._coded_now(meeting)
+        meeting |= self._coded_now(meeting)
+        return {value: known for value, known in meeting.items() if not value.is_made_of(meeting.keys() - {value})}
 
     def _coded_now(self, others: Ancestors) -> Ancestors:
-        """What the running call saved, but not what is recomputed from that and others: it is exact if they are."""
-        return {value: new for value, new in self._now.items() if not value.is_made_of({*others, *self._now})}
+        """What the running call saved, but not what is recomputed from that and others: it is exact if they are.
+
+        What functions hand out is among it anyhow: if an output is made of it, it is kept without those others.
+        """
+        return {
+            value: new
+            for value, new in self._now.items()
+            if new.handed_out or not value.is_made_of({*others, *self._now})
+        }
 
     @staticmethod
     def _is_of_elements(divisor: Tensor, dividend: Tensor, provenance: Provenance) -> bool:
@@ -134,6 +151,11 @@ class Lineage:
         few = divisor.numel() * STATISTIC <= dividend.numel()
         return not few and provenance.exact(divisor) not in (A_STATISTIC, *ALIVE[:2])
 
-    def of_output(self, x: Tensor) -> Iterator[tuple[Value, Ancestor]]:
-        """What a loss outside may divide by: results of saturated functions that an output was made of alone."""
-        yield from (item for item in self._of.get(x, {}).items() if item[1].handed_out)
+    def handed_out(self) -> Iterator[tuple[Value, Ancestor]]:
+        """What a loss outside may divide by: results of saturated functions that living tensors were made of.
+
+        After forward only outputs live, and what the model keeps on itself.
+        """
+        for x, ancestors in list(self._of.items()):
+            if x.requires_grad:  # not a record of it, as x.detach()
+                yield from (item for item in ancestors.items() if item[1].handed_out)

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernels import private
 
 T = TypeVar("T")
+# Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its
+# gradient is 0, but for errors.
+ELEMENTS, MORE_SAMPLES = 16, 32
 
 
 class Call(NamedTuple):
@@ -51,3 +54,12 @@ def parts(batch: T, samples: int | None) -> Parts[T]:
         return cut_out
 
     return Parts(cut(0), cut(few), few / count)
+
+
+def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
+    """So many samples, or more if a model's batch norms may need them; None: the whole batch."""
+    if samples is None or samples >= ELEMENTS or not any(isinstance(x, nn.BatchNorm1d) for x in model.modules()):
+        return samples
+    few = parts(batch, MORE_SAMPLES).to_check
+    lengths = [x.shape[0] for x in private.tree_leaves(few) if isinstance(x, Tensor) and x.dim()]
+    return MORE_SAMPLES if lengths and lengths[0] >= ELEMENTS else None

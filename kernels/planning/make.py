@@ -21,7 +21,7 @@ from kernels.planning.limits import Limits
 from kernels.planning.modules import repeated_modules
 from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
-from kernels.planning.safety import checked, has_few_elements
+from kernels.planning.safety import checked
 from kernels.planning.search import Candidate, search, smallest, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
@@ -49,6 +49,7 @@ def make_plan(
     compiled: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
+    stack_level: int = 1,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was. See docs/budget.md.
 
@@ -88,6 +89,8 @@ def make_plan(
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
     progress
         Called with a text for each thing that is being done. None: after two seconds a terminal shows them.
+    stack_level
+        Of the call that warnings point to: 1 for that of `make_plan`, as of `warnings.warn`.
 
     Returns
     -------
@@ -104,7 +107,7 @@ def make_plan(
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
         task = kind_of(compiled)(*given, doing)
-        plan = plan_of(task, budget, max_gradient_error, goal, strict)
+        plan = plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
         return with_times(task, plan) if timed else plan
 
 
@@ -133,8 +136,9 @@ def plan_of(
     max_gradient_error: float | None = None,
     goal: Goal = "error",
     strict: bool = False,
+    stack_level: int = STACK_LEVEL,
 ) -> Plan:
-    """As `make_plan`, for a task."""
+    """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
     number = check(budget)
     if task.compiled and isinstance(number, int):
         raise KernelError(
@@ -146,7 +150,8 @@ def plan_of(
         return _unneeded(task, budget, goal)
     outcome = _gaining(task, limit, max_gradient_error)
     if isinstance(outcome, str):
-        warnings.warn(f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}", stacklevel=3)
+        message = f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}"
+        warnings.warn(message, stacklevel=stack_level)
         return _unneeded(task, budget, goal, outcome)
     best, limit = outcome
     fastest = with_fewest(task, best, limit, max_gradient_error) if goal == "time" else None
@@ -163,8 +168,7 @@ def plan_of(
             plan_error = uniform_error
         verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
         decoded = gradients.decoded.undiminished(solution.bits)
-    if not has_few_elements(task.model, task.samples):
-        verdict.tell(strict, STACK_LEVEL)
+    verdict.tell(strict, stack_level)
     return Plan(
         type(task.model).__name__,
         str(budget),

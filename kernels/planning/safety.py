@@ -18,8 +18,9 @@ from kernels import private
 from kernels.errors import KernelError
 from kernels.memory.making import line
 from kernels.memory.step import Loss
+from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import SMALLEST, EveryTensor
-from kernels.planning.batches import Call, parts
+from kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
 from kernels.planning.blocks import recomputing
 from kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from kernels.planning.task import SAMPLES, in_training
@@ -29,9 +30,7 @@ NAMED = 3  # kinds of tensors in a warning
 # Of the coarsest dtype: what rounding any change of a gradient anew comes to in networks of bfloat16, .3 % to 1.1 %,
 # with room.
 ROUNDING = 4
-# Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its
-# gradient is 0, but for errors.
-ELEMENTS, MORE_SAMPLES = 16, 32
+NO_NUMBERS, NO_GRADIENT = "as its tensors have no numbers", "as nothing wants a gradient"  # such models do not train
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,26 @@ class Checked:
     note: str = ""
 
     def tell(self, strict: bool, stacklevel: int) -> None:
-        """Warn of a gradient that errs more than predicted; raise KernelError if `strict`."""
-        if not self.guilty:
+        """Warn of a gradient that errs more than predicted or was not measured; raise KernelError if `strict`.
+
+        A model that does not train is told of if `strict` only.
+        """
+        if not self.guilty and (not self.note or (self.note in (NO_NUMBERS, NO_GRADIENT) and not strict)):
             return
         if strict:
             raise KernelError(self._message())
         warnings.warn(self._message(), stacklevel=stacklevel + 1)
 
     def _message(self) -> str:
-        tensors = ", ".join(f"{site!r} ({error:.2g})" for site, error in self.guilty)
+        if not self.guilty:
+            return (
+                f"the error of the gradient must be measured, got a model that it was not measured of, {self.note};"
+                " give inputs, and loss= and targets=, with which a step of training runs, or call gradient_error later"
+            )
+        by = ", ".join(f"{site!r} ({error:.2g})" for site, error in self.guilty)
         return (
             f"the gradient must err by at most {TIMES} times what is predicted, {self.predicted:.2g}, got"
-            f" {self.error:.2g} on samples, by the saved tensors {tensors}; give more bits or a larger budget, or"
+            f" {self.error:.2g} on samples, by the saved tensors {by}; give more bits or a larger budget, or"
             " leave their modules out by exclude="
         )
 
@@ -99,9 +106,9 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
     error = _finite(gradients.error(coded) ** 0.5 if error is None else error)
     lost = gradients.decoded.undiminished(coded)
     least = ROUNDING * gradients.decoded.eps
-    tensors = hypot(*lost.values())
-    predicted = max(tensors if planned is None else min(planned, tensors), least)
-    if error <= TIMES * max(least, min(predicted, tensors / max(len(lost), 1) ** 0.5)):
+    together = hypot(*lost.values())
+    predicted = max(together if planned is None else min(planned, together), least)
+    if error <= TIMES * max(least, min(predicted, together / max(len(lost), 1) ** 0.5)):
         return Checked(error, predicted)
     kinds: dict[str, list[str]] = {}
     for site in lost:
@@ -157,7 +164,9 @@ def check_conversion(
     try:
         copied = _copied(model)
         if any(private.is_fake(weight) or weight.is_meta for weight in copied.parameters()):
-            return Checked(note="as its tensors have no numbers")
+            return Checked(note=NO_NUMBERS)
+        if not any(x.requires_grad for x in (*copied.parameters(), *tensors(call))):
+            return Checked(note=NO_GRADIENT)
         for module in copied.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
@@ -187,11 +196,6 @@ def _check_elements(module: nn.Module, args: Any) -> None:
         raise ValueError(
             f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}"
         )
-
-
-def has_few_elements(model: nn.Module, samples: int) -> bool:
-    """Whether so many samples may be too few for a model's batch norms."""
-    return samples < ELEMENTS and any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
 
 
 def _copied(model: nn.Module) -> nn.Module:

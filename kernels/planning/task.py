@@ -15,7 +15,7 @@ from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
 from kernels.memory.step import Living, Loss, run_step
 from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
-from kernels.planning.batches import Call, call_of, parts
+from kernels.planning.batches import Call, call_of, enough, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import Step, observe
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
@@ -178,7 +178,7 @@ class Task:
                 return self.gradients(model, *call, self.loss, trials, targets, self.progress), share
 
             while True:
-                samples = self._samples[-1]
+                samples = enough(model, (call, targets), self._samples[-1])
                 self.progress(f"a forward pass of {samples or 'all'} samples")
                 gradients, share = on_samples(call, targets, samples, check, gradients_of)
                 missing = set(names) - gradients.sites

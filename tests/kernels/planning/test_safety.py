@@ -11,6 +11,7 @@ from kernels import KernelError, convert, gradient_error
 from kernels.conversion.report import Report
 from kernels.methods.expected_error import expected_error
 from kernels.planning import make_plan
+from kernels.planning.batches import Call, enough
 from kernels.planning.decoded import LEAST, Decoded
 from tests.kernels.planning.nets import NETS, text
 
@@ -224,7 +225,7 @@ class Stubborn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] != self.count:
             raise ValueError("a whole batch, please")
-        result: Tensor = self.layer(x).sigmoid().sigmoid()
+        result: Tensor = self.layer(self.layer(x).sigmoid())
         return result
 
 
@@ -236,14 +237,64 @@ def test_a_model_that_does_not_run_on_samples() -> None:
     assert report.checked.error > 0
 
 
-def test_a_model_that_cannot_be_measured_is_converted_with_a_note() -> None:
+def test_a_model_that_cannot_be_measured_is_told_of() -> None:
     frozen = nn.Sequential(nn.Linear(64, 64), nn.GELU()).requires_grad_(requires_grad=False)
-    report = convert(frozen, "compress", inputs=X.clone().requires_grad_(), strict=True)
+    wanted = "must be measured, got .*: KernelError: model must have parameters .* or call gradient_error later"
+    with pytest.raises(KernelError, match=wanted):
+        convert(frozen, "compress", inputs=X.clone().requires_grad_(), strict=True)
+    with pytest.warns(UserWarning, match=wanted) as caught:
+        report = convert(frozen, "compress", inputs=X.clone().requires_grad_())
+    assert caught[0].filename == __file__
     assert "Error of the gradient: not measured, as the model cannot run so: KernelError: model must have" in str(
         report
     )
+
+
+def test_a_model_that_does_not_train() -> None:
     on_meta = nn.Sequential(nn.Linear(64, 64, device="meta"), nn.GELU())
-    assert "not measured, as its tensors have no numbers" in str(convert(on_meta, "compress", inputs=X.to("meta")))
+    frozen = nn.Sequential(nn.Linear(64, 64), nn.GELU()).requires_grad_(requires_grad=False)
+    for model, inputs, note in (
+        (on_meta, X.to("meta"), "as its tensors have no numbers"),
+        (frozen, X, "as nothing wants a gradient"),
+    ):
+        with pytest.raises(KernelError, match=f"must be measured, got .*, {note}"):
+            convert(model, "compress", inputs=inputs, strict=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert f"not measured, {note}" in str(convert(model, "compress", inputs=inputs))
+
+
+class Doubled(nn.Module):
+    """Blocks of a batch norm, and probabilities in two orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.Tanh(), nn.Linear(256, 64)) for _ in range(6)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        result: Tensor = Cube.apply(5 * x)
+        return result
+
+
+def test_a_batch_norm_of_a_plan_is_checked_on_enough_samples() -> None:
+    with pytest.raises(KernelError, match=r"by the saved tensors ': Cube.apply' "):
+        convert(Doubled(), inputs=X, budget=0.3, loss=divided, strict=True)
+    assert enough(Doubled(), (Call((X,), {}), None), 2) == 32
+    assert enough(Doubled(), (Call((X[:20],), {}), None), 2) is None  # two times 10 are too few
+    assert enough(Wrong(norm=nn.LayerNorm), (Call((X,), {}), None), 2) == 2
+
+
+def test_a_warning_of_a_budget_points_to_its_caller() -> None:
+    layers = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
+    for plan in (make_plan, lambda model, x, budget: convert(model, inputs=x, budget=budget)):
+        with pytest.warns(UserWarning, match="budget must leave the peak") as caught:
+            plan(nn.Sequential(*layers), X, 0.1)
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("error", [0.0, 1e-6, 0.1, 1.0])
