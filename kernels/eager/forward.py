@@ -96,8 +96,8 @@ def _warn_of_compiling() -> bool:
     _warned.append(True)
     warnings.warn(
         "compiled code saves by the options of torch.compile, not by convert: as stock without options, in few bits"
-        " with torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert; if these are not"
-        " given yet, give them, and that model to a Trainer instead of torch_compile=True",
+        " with torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert; if these"
+        " are not given yet, give them, and that model to a Trainer instead of torch_compile=True",
         stacklevel=2,
     )
     return True

@@ -111,12 +111,17 @@ class Captured:
             return self._stock(*args, **kwargs) if private.exporting() else _inside_compile(self, args, kwargs)
         return self.run(args, kwargs)
 
+    @property
+    def module(self) -> Any:
+        """The module, which whoever calls it holds."""
+        return self._module()
+
     def run(self, args: Any, kwargs: Any) -> Any:
         """Run the graphs, or stock."""
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or private.is_transformed():
             return self._stock(*args, **kwargs)
-        module, before = self._module(), engine.runs
+        module, before = self.module, engine.runs
         try:
             with private.settings():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
@@ -159,19 +164,18 @@ class Captured:
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:
             return self.own(*args, **kwargs)
-        module = self._module()
-        return type(module).forward(module, *args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Captured":
         return Captured(
-            copy.deepcopy(self._module(), memo),  # type: ignore[arg-type]
+            copy.deepcopy(self.module, memo),
             self.name,
             copy.deepcopy(self.engine, memo),
             copy.deepcopy(self.own, memo),
         )
 
     def __reduce__(self) -> Any:
-        return Captured, (self._module(), self.name, self.engine, self.own)
+        return Captured, (self.module, self.name, self.engine, self.own)
 
 
 INSIDE = (
