@@ -29,8 +29,12 @@ BAD = {
         "models --out x",
         "record: model must be module:function that gives model and inputs, got 'models'",
     ),
-    "benchmarks.gpu": ("--steps nothing", "gpu: steps must be of tests, speed, memory, training, got 'nothing'"),
+    "benchmarks.gpu": (
+        "--steps nothing",
+        "gpu: steps must be of tests, speed, memory, models, training, got 'nothing'",
+    ),
     "benchmarks.gpu.issue_slots": ("--fn none", "gpu.issue_slots: fn must be of relu, leaky_relu,"),
+    "benchmarks.gpu.models": ("--models none", "gpu.models: models must be of llama-bare, vit-l, llama, llama-lora,"),
     "benchmarks.gpu.memory": ("--models none", "gpu.memory: models must be of bert, roberta-large,"),
     "benchmarks.gpu.tests": ("none --out x", "gpu.tests: group must be of exhaustive, standalone,"),
     "benchmarks.gpu.training": ("--without stock", "gpu.training: without must be of compile, checkpoint,"),

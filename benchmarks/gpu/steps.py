@@ -205,7 +205,7 @@ def _whole_models(dry: bool) -> Iterable[Part]:
     ways = {"": (parsers.MODEL_WAYS, 60), "-compiled": (parsers.COMPILED_MODEL_WAYS, 110)}
     models = [name for name in parsers.MODELLED if name != "llama-lora" or find_spec("peft")]
     for suffix, (of_part, seconds) in ways.items():
-        rests = CODES[-1:] if suffix else ()  # without what it would leave out: nothing of ours would be left
+        rests = (replace(CODES[-1], leaves_out=""),) if suffix else ()  # blocked, as nothing of ours would be left
         for model in models[:2] if suffix or dry else models:
             if not (dry and suffix):  # a CPU would compile for minutes
                 words = ("benchmarks.gpu.models", *quick, "--models", model, "--ways", ",".join(of_part))

@@ -47,9 +47,11 @@ class Engine:
 
         Of another size: else Dynamo would take sizes that differ between blocks for sizes that change.
         """
-        if call.key is None:
-            sizes = tuple((tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters())
-            call.key = (type(module), sizes) if call.own is None else call
+        if call.sizes is None:
+            call.sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
+        # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
+        trained = tuple(p.requires_grad for p in module.parameters())
+        call.key = (type(module) if call.own is None else call, call.sizes, trained)
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
@@ -104,7 +106,8 @@ class Captured:
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
-        self.key: Any = None  # of the engine's entry, from the first call on
+        self.key: Any = None  # of the engine's entry at the last call
+        self.sizes: Any = None  # of the parameters, at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():

@@ -236,8 +236,11 @@ def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--dry", "--steps", "speed,memory"), "steps must be of tests, speed, memory, training, got 'speed,memory'"),
-        (("--dry", "--steps", " "), "steps must be of tests, speed, memory, training, got ' '"),
+        (
+            ("--dry", "--steps", "speed,memory"),
+            "steps must be of tests, speed, memory, models, training, got 'speed,memory'",
+        ),
+        (("--dry", "--steps", " "), "steps must be of tests, speed, memory, models, training, got ' '"),
         (("--dry", "--limit", "soon"), "limit must be a whole number from 1 to 86400, got 'soon'"),
         ((), "device must be there, got 'cuda', and torch sees no GPU"),
     ],

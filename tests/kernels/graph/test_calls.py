@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kernels import private
 from kernels.graph import compress
 from kernels.graph.capture import Captured
 from tests.kernels.graph.nets import Block, assert_same, batch, gradients, net, pair
@@ -259,6 +260,7 @@ def test_optimizers_steps() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), stock.parameters(), strict=True))
 
 
+@pytest.mark.skipif(private.release() < (2, 11), reason="torch itself raises where two threads capture at once")
 def test_several_threads() -> None:
     stock, ours, _ = pair()
     stock(batch()).square().sum().backward()

@@ -12,6 +12,8 @@ from kernels.graph import compress
 from kernels.graph.partition import Partitioner
 from tests.kernels.graph.steps import error, plain_hook, same, step
 
+pytestmark = pytest.mark.slow
+
 WIDTH, VOCABULARY = 64, 96
 SMALLEST = 128  # elements of a tensor with codes: these models are small
 
@@ -71,7 +73,6 @@ def build(name: str) -> tuple[nn.Module, dict[str, Any]]:
     return model.train(), inputs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_is_bit_for_bit(name: str) -> None:
     model, inputs = build(name)
@@ -86,7 +87,6 @@ def test_exact_is_bit_for_bit(name: str) -> None:
     assert same(step(model, inputs), stock)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_bits_err_no_more_than_a_plain_hook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partitioner, "smallest", SMALLEST)

@@ -239,10 +239,10 @@ def test_a_model_that_does_not_run_on_samples() -> None:
 
 def test_a_model_that_cannot_be_measured_is_told_of() -> None:
     frozen = nn.Sequential(nn.Linear(64, 64), nn.GELU()).requires_grad_(requires_grad=False)
-    wanted = "must be measured, got .*: KernelError: model must have parameters .* or call gradient_error later"
-    with pytest.raises(KernelError, match=wanted):
+    message = "must be measured, got .*: KernelError: model must have parameters .* or call gradient_error later"
+    with pytest.raises(KernelError, match=message):
         convert(frozen, "compress", inputs=X.clone().requires_grad_(), strict=True)
-    with pytest.warns(UserWarning, match=wanted) as caught:
+    with pytest.warns(UserWarning, match=message) as caught:
         report = convert(frozen, "compress", inputs=X.clone().requires_grad_())
     assert caught[0].filename == __file__
     assert "Error of the gradient: not measured, as the model cannot run so: KernelError: model must have" in str(
