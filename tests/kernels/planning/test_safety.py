@@ -88,11 +88,13 @@ def test_a_plan_and_a_budget() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_of_a_compiled_model() -> None:
+def test_a_plan_of_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which codes phases here, as it must not."""
+    monkeypatch.setattr("kernels.compression.exact.WAVES", ())
     with pytest.raises(
         KernelError, match=r"at most 3 times what is predicted, .* by the saved tensors 'first: aten.addmm' "
     ):
-        make_plan(Wrong(norm=nn.LayerNorm), X, 0.1, compiled=True, strict=True, samples=64)
+        make_plan(Wrong(norm=nn.LayerNorm), X, 0.3, compiled=True, strict=True, samples=64)
 
 
 class Gate(torch.autograd.Function):
