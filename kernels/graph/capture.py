@@ -36,6 +36,8 @@ class Engine:
     stock: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning, "torch")
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()

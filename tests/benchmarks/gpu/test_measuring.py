@@ -100,6 +100,7 @@ def test_a_way_that_raises_makes_the_status_and_loses_no_rows(monkeypatch, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("name", ["llama-bare", "vit-l"])
 def test_whole_models_keep_less_exactly_and_still_less_in_few_bits(name):
     failed: list[str] = []

@@ -30,7 +30,8 @@ ALIKE = {  # they save the same kinds of tensors as others here
     *("dinov2", "convnextv2", "swin", "focalnet"),
 }
 REASONS = {"integers", "a statistic", "needs no gradient", "a mask, which may hold infinities"}
-EXACT = {"swinv2": {"normalize"}}  # divisors of narrow heads
+# Divisors of narrow heads; logits, which are an output.
+EXACT = {"swinv2": {"normalize"}, "gemma2": {"tanh"}}
 RATE = 1e-3
 # Of numbers from N(0, 1), the range of 64 is 4.7; an error is spread over a step.
 ERROR = 4.7 / 255 / math.sqrt(12)
