@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from kernels.graph import private
 from kernels.graph.execute import Run, execute
 from kernels.graph.partition import Partitioner
+from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import EveryTensor
+from kernels.private import exporting, in_transform
 
 
 @dataclass(eq=False)
@@ -113,7 +115,7 @@ class Captured:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self._stock(*args, **kwargs) if private.exporting() else _inside_compile(self, args, kwargs)
+            return self._stock(*args, **kwargs) if exporting() else _inside_compile(self, args, kwargs)
         return self.run(args, kwargs)
 
     @property
@@ -124,7 +126,7 @@ class Captured:
     def run(self, args: Any, kwargs: Any) -> Any:
         """Run the graphs, or stock."""
         engine = self.engine
-        if not torch.is_grad_enabled() or self.name in engine.stock or private.is_transformed():
+        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
         module, before = self.module, engine.runs
         try:
@@ -152,7 +154,7 @@ class Captured:
         """Warn once in backward if one of several results has no gradient: zeros stand for it, where stock has None."""
         if isinstance(result, Tensor):
             return
-        nodes = [leaf.grad_fn for leaf in private.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn]
+        nodes = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn]
         engine, name = self.engine, self.name
 
         def look(gradients: Any) -> None:

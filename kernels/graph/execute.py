@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernels.graph import private
+from kernels import private
 
 Run = Callable[[list[Any]], Any]
 

@@ -1,4 +1,4 @@
-"""What this package does with PyTorch's private modules: capture, recomputation, code that frees what it takes."""
+"""What this package does with PyTorch's private modules: capture and recomputation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,11 +13,6 @@ from kernels import private
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
-
-
-def boxed_codegen() -> Any:
-    """fx's code that takes its inputs out of a list, so that each is freed after its last use."""
-    return private.boxed_codegen()
 
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,22 +79,6 @@ def is_higher_order(target: object) -> bool:
     return isinstance(target, private.HigherOrderOperator)
 
 
-def is_transformed() -> bool:
-    """Whether torch.func's transforms are active."""
-    return private.in_transform()
-
-
 def _patched(config: Any, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     manager: AbstractContextManager[Any] = config.patch({k: v for k, v in values.items() if hasattr(config, k)})
     return manager
-
-
-def exporting() -> bool:
-    """Whether torch.export traces."""
-    return bool(private.exporting())
-
-
-def tree_leaves(values: Any) -> list[Any]:
-    """The leaves of nested values."""
-    leaves: list[Any] = private.tree_leaves(values)
-    return leaves
