@@ -3,14 +3,17 @@
 import copy
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
 
+from kernels.compression.crossing import Graph
 from kernels.graph import private
 from kernels.graph.execute import Run, execute
 from kernels.graph.partition import Partitioner
@@ -25,17 +28,20 @@ class Engine:
 
     Attributes
     ----------
-    bits
-        Of a saved tensor; None: exact.
-    rounding
-        "nearest" or "stochastic".
+    method
+        Bits and rounding of saved tensors, or a plan's; None: exact.
+    recomputed
+        Names of modules of which backward runs all again.
     stock
         Modules that run as stock, and the reason.
+    graphs
+        What each captured graph saves, in the order of capture.
     """
 
-    bits: int | None
-    rounding: str = "nearest"
+    method: EveryTensor | None = None
+    recomputed: frozenset[str] = frozenset()
     stock: dict[str, str] = field(default_factory=dict)
+    graphs: list[Graph] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
@@ -43,8 +49,6 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
-        self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
-        self._backend = private.backend(self.partition, self._execute_forward, execute)
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -55,13 +59,30 @@ class Engine:
             call.sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
         # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
         trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module) if call.own is None else call, call.sizes, trained)
+        call.key = (type(module) if call.own is None else call, call.sizes, trained, self.variant(call.name))
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
             own = FunctionType(code, function.__globals__, code.co_name)
-            self.entries[call.key] = private.captured(own, self._backend)
+            backend = private.backend(self.partitioner(call.name), self._execute_forward, self.execute)
+            self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
+
+    def partitioner(self, name: str) -> Partitioner:
+        """What cuts the graphs of a module."""
+        return Partitioner(self.graphs, None if self.method is None else self.method.under(name))
+
+    def execute(self, module: fx.GraphModule, inputs: Any = ()) -> Run:
+        """What runs a graph."""
+        return execute(module, inputs)
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """PyTorch's settings during a captured call."""
+        return private.settings()
+
+    def variant(self, name: str) -> Hashable:
+        """What modules that are alike must have in common to share their graphs."""
+        return None if self.method is None else self.method.under(name)
 
     def warn_once(self, about: str, text: str) -> None:
         if about not in self.warned:
@@ -69,7 +90,7 @@ class Engine:
             warnings.warn(text, stacklevel=4)
 
     def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run = execute(module, inputs)
+        run = self.execute(module, inputs)
 
         def counted(given: list[Any]) -> Any:
             self.runs += 1
@@ -79,10 +100,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.bits, self.rounding)  # a copy captures anew
+        return Engine, (self.method, self.recomputed)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.bits, self.rounding)
+        made = type(self)(self.method, self.recomputed)
         memo[id(self)] = made
         return made
 
@@ -98,6 +119,11 @@ def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwar
 class Captured:
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
+    Attributes
+    ----------
+    captures
+        That it does: what measures a model runs it for real, as Dynamo captures fake tensors anew at each call.
+
     Parameters
     ----------
     module, name
@@ -107,6 +133,8 @@ class Captured:
     own
         A `forward` that the instance had already; None: that of its class.
     """
+
+    captures = True
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
@@ -128,9 +156,11 @@ class Captured:
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
+        if self.name in engine.recomputed:
+            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
         module, before = self.module, engine.runs
         try:
-            with private.settings():
+            with engine.calling():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
             engine.entries.pop(self.key, None)  # Dynamo would skip it from now on

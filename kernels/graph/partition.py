@@ -39,19 +39,18 @@ class Partitioner:
 
     Attributes
     ----------
+    graphs
+        What each graph saves is added to these.
     method
         Bits and rounding of codes; None: exact.
-    graphs
-        What each graph saves, in the order in which they were cut.
     smallest
         The least number of elements of a tensor with codes.
     """
 
     smallest: int = SMALLEST
 
-    def __init__(self, method: EveryTensor | None = None) -> None:
-        self.method = method
-        self.graphs: list[Graph] = []
+    def __init__(self, graphs: list[Graph], method: EveryTensor | None = None) -> None:
+        self.graphs, self.method = graphs, method
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
@@ -66,9 +65,13 @@ class Partitioner:
             static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
         rounding = "nearest" if self.method is None else self.method.rounding
-        put_codes(forward, backward, cut, rounding)
+        self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
         return forward, backward
+
+    def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+        """Change both graphs."""
+        put_codes(forward, backward, cut, rounding)
 
     def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
         (last,) = forward.find_nodes(op="output")

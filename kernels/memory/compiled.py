@@ -15,11 +15,14 @@ from kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether it was compiled by torch.compile; for a module, also if only a part of it was."""
+    """Whether it was compiled by torch.compile, or captured by `compress`; for a module, also if only a part was."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
     return any(
-        private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
+        private.is_compiled_module(module)
+        or module._compiled_call_impl is not None
+        or getattr(vars(module).get("forward"), "captures", False)
+        for module in model.modules()
     )
 
 
@@ -68,7 +71,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
             buffer.copy_(value)
     results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
     unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
-    if unseen:
+    if unseen > 0:  # NumPy makes packed masks on a CPU, of which the allocator knows nothing
         saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
     return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
 

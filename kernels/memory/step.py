@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from kernels import private
 from kernels.eager.undecoded import Undecoded
 from kernels.errors import KernelError, shown
+from kernels.memory.compiled import is_compiled
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.operations import operations
@@ -122,6 +123,11 @@ def run_step(
     KernelError
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
+    if is_compiled(model):
+        raise KernelError(
+            "model must be one that runs operation by operation for the peak of a step, got one that torch.compile or"
+            " compress changed; a plan made before says its peak"
+        )
     try:
         with on_fakes(model, args, kwargs, targets) as (copied, positional, named, copied_targets):
             if training:

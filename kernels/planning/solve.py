@@ -15,7 +15,7 @@ from kernels.errors import KernelError
 from kernels.memory.saved import size
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
-from kernels.planning.observe import Step
+from kernels.planning.step import Step
 from kernels.planning.sensitivity import Bits, SiteErrors
 
 BITS_OR_WHOLE: tuple[int | None, ...] = (*WIDTHS, None)

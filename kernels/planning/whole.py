@@ -7,7 +7,7 @@ is whole. If a step's peak is then, as of the logits of a large vocabulary, it i
 from collections.abc import Callable, Set
 
 from kernels.methods.planned import WIDTHS
-from kernels.planning.observe import Step
+from kernels.planning.step import Step
 from kernels.planning.solve import everywhere
 
 TRIES = 8  # steps that are observed; the models tried needed at most 3
