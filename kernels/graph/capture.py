@@ -9,12 +9,11 @@ from types import FunctionType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from kernels.graph import private
-from kernels.graph.execute import Run, execute
+from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
-from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import exporting, in_transform
 
@@ -44,7 +43,7 @@ class Engine:
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
         self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
-        self._backend = private.backend(self.partition, self._execute_forward, execute)
+        self._backend = private.backend(self.partition, self._execute_forward, execute_backward)
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -139,7 +138,6 @@ class Captured:
             return self._without_capture(error, args, kwargs)
         if engine.runs == before:
             engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
-        self._tell_of_unused(result)
         return result
 
     def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
@@ -149,24 +147,6 @@ class Captured:
         self.engine.stock[self.name] = reason
         self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
         return result
-
-    def _tell_of_unused(self, result: Any) -> None:
-        """Warn once in backward if one of several results has no gradient: zeros stand for it, where stock has None."""
-        if isinstance(result, Tensor):
-            return
-        nodes = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn]
-        engine, name = self.engine, self.name
-
-        def look(gradients: Any) -> None:
-            if any(gradient is None for gradient in gradients):
-                engine.warn_once(
-                    f"unused {name}",
-                    f"a result of {name or 'the model'} has no gradient: weights that it alone depends on get zeros"
-                    " there, where they would have none; optimizers with weight decay change them",
-                )
-
-        for node in set(nodes) if len(nodes) > 1 else ():
-            node.register_prehook(look)
 
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:
