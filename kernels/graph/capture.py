@@ -43,7 +43,12 @@ class Engine:
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
         self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
-        self._backend = private.backend(self.partition, self._execute_forward, execute_backward)
+        own = weakref.ref(self)  # Dynamo keeps backends for ever
+        self._backend = private.backend(
+            lambda *args, **options: _alive(own).partition(*args, **options),
+            lambda *args: _alive(own)._execute_forward(*args),
+            execute_backward,
+        )
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -68,10 +73,10 @@ class Engine:
             warnings.warn(text, stacklevel=4)
 
     def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run = execute(module, inputs)
+        run, own = execute(module, inputs), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
-            self.runs += 1
+            _alive(own).runs += 1
             return run(given)
 
         counted._boxed_call = True  # type: ignore[attr-defined]
@@ -84,6 +89,13 @@ class Engine:
         made = type(self)(self.bits, self.rounding)
         memo[id(self)] = made
         return made
+
+
+def _alive(engine: "weakref.ref[Engine]") -> Engine:
+    """The engine, which the call that goes on holds."""
+    held = engine()
+    assert held is not None
+    return held
 
 
 def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
