@@ -15,7 +15,7 @@ from kernels.graph import private
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, in_transform
+from kernels.private import exporting, in_dispatch_mode, in_transform
 
 
 @dataclass(eq=False)
@@ -109,6 +109,8 @@ def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwar
 class Captured:
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
+    Measures know it by `runs_graphs`.
+
     Parameters
     ----------
     module, name
@@ -118,6 +120,8 @@ class Captured:
     own
         A `forward` that the instance had already; None: that of its class.
     """
+
+    runs_graphs = True
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
@@ -149,7 +153,9 @@ class Captured:
                 raise
             return self._without_capture(error, args, kwargs)
         if engine.runs == before:
-            engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
+            mode = in_dispatch_mode()
+            reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
+            engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
 
     def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
