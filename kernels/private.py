@@ -173,6 +173,11 @@ def in_transform() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def in_dispatch_mode() -> bool:
+    """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
 def in_forward_ad() -> bool:
     """Whether forward-mode AD is on."""
     return bool(torch.autograd.forward_ad._current_level >= 0)

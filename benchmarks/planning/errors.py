@@ -19,9 +19,9 @@ from kernels.memory.isolated import on_copies
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import Call
 from kernels.planning.make import PASSES
-from kernels.planning.step import Step
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from kernels.planning.solve import Limits, Solution, error_of, everywhere, solve, widest
+from kernels.planning.step import Step
 
 LESS = (12, 8, 5, 3)  # times fewer bytes than stock
 PLAN, UNIFORM, BETWEEN, GACT = "plan", "uniform", "uniform, interpolated", "GACT"

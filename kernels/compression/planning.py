@@ -26,8 +26,8 @@ from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.storages import addresses, storages, tensors
 from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.step import SavedSite, Step
 from kernels.planning.sensitivity import Bits, Gradients, Trials
+from kernels.planning.step import SavedSite, Step
 from kernels.planning.task import Blocks, Task
 from kernels.private import check_release
 

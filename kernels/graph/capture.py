@@ -10,16 +10,15 @@ from types import FunctionType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, fx, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from kernels.compression.crossing import Graph
 from kernels.graph import private
-from kernels.graph.execute import Run, execute
+from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
-from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, in_transform
+from kernels.private import exporting, in_dispatch_mode, in_transform
 
 
 @dataclass(eq=False)
@@ -64,7 +63,12 @@ class Engine:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
             own = FunctionType(code, function.__globals__, code.co_name)
-            backend = private.backend(self.partitioner(call.name), self._execute_forward, self.execute)
+            alive, within = weakref.ref(self), self.within  # Dynamo keeps backends for ever
+            backend = private.backend(
+                self.partitioner(call.name),
+                lambda *args: _alive(alive)._execute_forward(*args),
+                lambda *args: within(execute_backward(*args)),
+            )
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
 
@@ -72,9 +76,10 @@ class Engine:
         """What cuts the graphs of a module."""
         return Partitioner(self.graphs, None if self.method is None else self.method.under(name))
 
-    def execute(self, module: fx.GraphModule, inputs: Any = ()) -> Run:
-        """What runs a graph."""
-        return execute(module, inputs)
+    @staticmethod
+    def within(run: Run) -> Run:
+        """What runs a graph within the modes that it needs: none."""
+        return run
 
     def calling(self) -> AbstractContextManager[Any]:
         """PyTorch's settings during a captured call."""
@@ -90,10 +95,10 @@ class Engine:
             warnings.warn(text, stacklevel=4)
 
     def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run = self.execute(module, inputs)
+        run, own = self.within(execute(module, inputs)), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
-            self.runs += 1
+            _alive(own).runs += 1
             return run(given)
 
         counted._boxed_call = True  # type: ignore[attr-defined]
@@ -108,6 +113,13 @@ class Engine:
         return made
 
 
+def _alive(engine: "weakref.ref[Engine]") -> Engine:
+    """The engine, which the call that goes on holds."""
+    held = engine()
+    assert held is not None
+    return held
+
+
 def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
     return forward(module, *args, **kwargs)
 
@@ -119,10 +131,7 @@ def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwar
 class Captured:
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
-    Attributes
-    ----------
-    captures
-        That it does: what measures a model runs it for real, as Dynamo captures fake tensors anew at each call.
+    Measures know it by `runs_graphs`.
 
     Parameters
     ----------
@@ -134,7 +143,7 @@ class Captured:
         A `forward` that the instance had already; None: that of its class.
     """
 
-    captures = True
+    runs_graphs = True
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
@@ -168,8 +177,9 @@ class Captured:
                 raise
             return self._without_capture(error, args, kwargs)
         if engine.runs == before:
-            engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
-        self._tell_of_unused(result)
+            mode = in_dispatch_mode()
+            reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
+            engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
 
     def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
@@ -179,24 +189,6 @@ class Captured:
         self.engine.stock[self.name] = reason
         self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
         return result
-
-    def _tell_of_unused(self, result: Any) -> None:
-        """Warn once in backward if one of several results has no gradient: zeros stand for it, where stock has None."""
-        if isinstance(result, Tensor):
-            return
-        nodes = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn]
-        engine, name = self.engine, self.name
-
-        def look(gradients: Any) -> None:
-            if any(gradient is None for gradient in gradients):
-                engine.warn_once(
-                    f"unused {name}",
-                    f"a result of {name or 'the model'} has no gradient: weights that it alone depends on get zeros"
-                    " there, where they would have none; optimizers with weight decay change them",
-                )
-
-        for node in set(nodes) if len(nodes) > 1 else ():
-            node.register_prehook(look)
 
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:

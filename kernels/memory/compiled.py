@@ -15,15 +15,17 @@ from kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether it was compiled by torch.compile, or captured by `compress`; for a module, also if only a part was."""
+    """Whether torch.compile or `compress` compiled it; for a module, also if only a part of it was."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
-    return any(
-        private.is_compiled_module(module)
-        or module._compiled_call_impl is not None
-        or getattr(vars(module).get("forward"), "captures", False)
-        for module in model.modules()
+    return runs_graphs(model) or any(
+        private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
     )
+
+
+def runs_graphs(model: nn.Module) -> bool:
+    """Whether `compress` changed it, or a part of it: its graphs run neither within modes nor on fake tensors."""
+    return any(getattr(vars(module).get("forward"), "runs_graphs", False) for module in model.modules())
 
 
 def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:
@@ -71,7 +73,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
             buffer.copy_(value)
     results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
     unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
-    if unseen > 0:  # NumPy makes packed masks on a CPU, of which the allocator knows nothing
+    if unseen:
         saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
     return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
 

@@ -19,13 +19,13 @@ from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
 from kernels.planning.limits import Limits
 from kernels.planning.modules import repeated_modules
-from kernels.planning.step import Step
 from kernels.planning.plan import Plan
 from kernels.planning.safety import checked
 from kernels.planning.search import Candidate, search, smallest, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from kernels.planning.step import Step
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
 from kernels.planning.values import Bytes, Errors, PlannedSite
 

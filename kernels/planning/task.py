@@ -18,8 +18,8 @@ from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from kernels.planning.batches import Call, call_of, enough, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import observe
-from kernels.planning.step import Step
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
+from kernels.planning.step import Step
 from kernels.planning.values import Bytes
 from kernels.planning.whole import least_peak
 
