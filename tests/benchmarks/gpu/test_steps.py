@@ -51,11 +51,11 @@ def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
     )
 
 
-def test_all_is_expected_to_end_in_an_hour_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_expected_to_end_in_half_an_hour_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cores that come with a GPU."""
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     every = parts(STEPS, False)
-    assert sum(part.seconds for part in every) <= 60 * 60
+    assert sum(part.seconds for part in every) <= 30 * 60
     assert max(part.seconds for part in every) < gpu.MOST
 
 
@@ -86,15 +86,12 @@ FAILED = {
     ("group", "name", "blocked", "without"),
     [
         ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
-         {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
+         {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, set()),
         ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]",
-         set(), {"approx-backprop 4 bits", "convert 4 bits"}),
+         set(), {"convert 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_every_tensor_in_few_bits_trains", set(), {"compress 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_coded_partitions_have_the_right_places",
          {"llama-bare-compiled", "vit-l-compiled"}, {"coded 4 bits"}),
-        ("elementwise", "tests/kernels/forward_ad/test_elementwise.py::test_random_functions",
-         set(), {"nested forward AD"}),
-        ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
     ],
 )  # fmt: skip
 def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
@@ -111,12 +108,7 @@ def test_the_groups_files_are_there_and_patterns_find_their_tests() -> None:
     for group in GROUPS.values():
         assert all((ROOT / "tests" / name).is_file() for name in group.files)
     for name, function in FAILED.items():
-        match = re.search(steps.FUNCTION, name)
-        assert (match and match[1]) == function, name
         assert bool(re.search(steps.ACTIVATIONS, name)) == (function in ("gelu", "silu")), name
-    of_device = "tests/kernels/test_on_gpu.py::test_devices_agree_in_float32[{}-invact]"
-    assert re.search(steps.DEVICE.pattern, of_device.format("gelu"))
-    assert not re.search(steps.DEVICE.pattern, of_device.format("threshold"))
 
 
 def test_failures_are_read_from_pytests_summary(tmp_path):
