@@ -29,15 +29,3 @@ def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_pa
     assert value[budget.CHECKPOINT, budget.KEPT] < value[budget.PLAN, budget.KEPT] < value[budget.STOCK, budget.KEPT]
     assert {row["unit"] for row in rows if row["mode"] == budget.TIME} == {"s", "ratio of times"}
     assert "vit: times checkpoint / stock" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--models", "LSTM"), "models must be of bert, vit, llama, got 'LSTM'"),
-        (("--runs", "none"), "runs must be a whole number from 1 to 10000, got 'none'"),
-    ],
-)
-def test_wrong_words(words, message, capsys):
-    assert run(*words) == command.MISUSED
-    assert message in capsys.readouterr().err

@@ -6,7 +6,7 @@ import torch
 from benchmarks.baselines.hooked import EncodedStorage, saving_codes
 from benchmarks.compression import __main__ as compression
 from benchmarks.compression.meter import measured
-from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, _head_count, build
+from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
 from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
 from benchmarks.rows import read_lines
@@ -43,9 +43,8 @@ def test_vit_is_built():
     assert len(net.blocks) == SIZE.layers
 
 
-def test_every_network_has_its_sizes_and_heads_that_attention_has_kernels_for():
+def test_every_network_has_its_sizes():
     assert set(NORMAL) == set(LARGE) == set(TINY)
-    assert [1024 // _head_count(1024), 256 // _head_count(256), 64 // _head_count(64)] == [64, 64, 16]
 
 
 def test_the_ways_are_those_of_the_command_line():

@@ -151,7 +151,7 @@ def test_the_page_says_what_was_measured():
     assert training_page.rendered(page) == page
 
 
-def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
+def test_the_picture_of_peaks_has_a_point_for_each_variant():
     settings = training_runs.key(quick("llama"))
     rows = [
         TrainingRow(
@@ -175,16 +175,6 @@ def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
     assert planned.get_offsets().tolist() == [[0.5, 0.0]]
     assert bar.get_ylabel() == "time of a training, × stock"
     assert [text.get_text() for text in axes.texts] == ["4", "1/8"]
-    (tmp_path / "machine").mkdir()
-    path = tmp_path / "machine" / "training.jsonl"
-    training_rows.save(rows, path)
-    (picture,) = training_plots.save(rows, path)
-    assert picture.name == "training-peaks.png"
-    begin, end = training_page.CODED_BEGIN, training_page.CODED_END
-    page = training_page.rendered(f"{training_page.BEGIN}{training_page.END}{begin}{end}", tmp_path)
-    assert page.startswith(f"{training_page.BEGIN}{training_page.END}{begin}**llama**")
-    assert "| coded-4 | 1.00 MB, 50 % | 1.00 MB, 25 % | 2.0000 |" in page
-    assert f"machine/{picture.name})" in page
 
 
 def _results(variant, loss):
