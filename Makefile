@@ -66,11 +66,11 @@ docs: $(VENV)/ready-test ## build the pages of docs as a site: build/site/index.
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site
 	@echo "The site is build/site/index.html."
 
-benchmarks: $(VENV)/ready-test ## measure accuracy, memory, speed and fits, for the tables in README and docs; two hours
-	@$(PY) -m benchmarks.run accuracy memory speed fit
+benchmarks: $(VENV)/ready-test ## measure accuracy, memory and speed, for the tables in README and docs; up to two hours
+	@$(PY) -m benchmarks.run accuracy memory speed
 	@$(PY) -m benchmarks.report
 
-gpu: ## on a GPU: tests, speed, memory, models, training, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
+gpu: ## on a GPU: tests, speed, memory, models, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
 	@$(if $(wildcard $(VENV)/ready-test),$(PY),$(PYTHON)) -m benchmarks.gpu $(if $(STEPS),--steps "$(STEPS)") \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(DRY),--dry) $(if $(AGAIN),--again)
 

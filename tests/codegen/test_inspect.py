@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +61,6 @@ for function, method, bits in json.loads(sys.argv[1]):
         })
 addresses = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
 print(json.dumps([reports, addresses]))
-"""
-
-
-# The page of kernels of some functions, by four bits.
-PAGE = """
-import json, sys
-from benchmarks import slack
-from codegen.inspect import inspect
-tasks = [task for task in slack.tasks() if task[0] in json.loads(sys.argv[1]) and task[2] == "bfloat16"]
-tasks = [task for task in tasks if getattr(task[1], "bits", 0) == 4]
-print(json.dumps(slack.page([report for task in tasks for report in inspect(*task)])))
 """
 
 
@@ -314,15 +302,6 @@ def test_table_says_all():
         assert line in lines, shown
     assert "jumps ahead" in shown
     assert "no rates for gfx942" in as_table([report("gfx942", "\ts_endpgm\n", 4)])
-
-
-@pytest.mark.slow
-@needs_triton
-def test_the_page_names_kernels_whose_arithmetic_takes_the_time():
-    """Of GELU, and not of ReLU, by four bits each, on the machines of the page."""
-    text = json.loads(script(PAGE, json.dumps(["gelu", "relu"])))
-    assert re.search(r"^\| gelu \| (fewbit 4: [12]\d\d( \*f\*)?( \| )?){4} ?\|$", text, re.M), text
-    assert "| relu |" not in text
 
 
 def test_every_function_has_kernels():

@@ -229,19 +229,6 @@ def test_stored_rows_are_rows(capability):
         assert set(row.versions) == {"python", "triton"}
 
 
-def test_rows_are_saved_whole_and_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "RESULTS", tmp_path)
-    common = {"size": {}, "dtype": "float32", "runs": 1, "device": "sm_75", "versions": {}, "revision": "x"}
-    rows = [
-        Row("price", "log", "tl.log(y)", unit=f"{kind} per element", median=n, quantiles=(n, n), **common)
-        for kind, n in (("special", 1.0), ("other", 9.0))
-    ]
-    path = measured.save(rows)
-    assert path == tmp_path / "sm_75" / "price.jsonl"
-    assert [file.name for file in path.parent.iterdir()] == ["price.jsonl"]
-    assert measured.load(75) == {"log": (1.0, 9.0)}
-
-
 def test_instructions_are_read_from_a_listing():
     """Predicated ones too; directives, labels, encodings and control words are none."""
     listing = """
