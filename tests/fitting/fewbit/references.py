@@ -1,4 +1,4 @@
-"""References for the fewbit tests in plain numpy: f' written by hand, errors on a dense grid, Lloyd's iteration."""
+"""References for the fewbit tests in plain numpy: f' written by hand, errors on a dense grid."""
 
 import re
 from functools import cache
@@ -82,22 +82,6 @@ def nearest(values, levels):
     """Index of the level nearest to each value."""
     levels = np.sort(levels)
     return np.searchsorted((levels[1:] + levels[:-1]) / 2, values), levels
-
-
-def lloyd(values, levels, h, rounds=60):
-    """Lloyd's iteration for shared levels on a dense grid: levels and error, after at most `rounds`."""
-    order = np.sort(values)
-    sums = np.concatenate([[0.0], np.cumsum(order)])
-    for _ in range(rounds):
-        levels = np.unique(levels)
-        cuts = np.concatenate([[0], np.searchsorted(order, (levels[1:] + levels[:-1]) / 2), [order.size]])
-        count = np.diff(cuts)
-        means = np.diff(sums[cuts])[count > 0] / count[count > 0]
-        if means.size == levels.size and np.abs(means - levels).max() < 1e-12:
-            break
-        levels = means
-    codes, levels = nearest(values, levels)
-    return levels, dense_error(values, levels[codes], h)
 
 
 @cache
