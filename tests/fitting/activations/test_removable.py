@@ -161,7 +161,7 @@ def test_the_message_names_the_true_place(expression, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("expression", ["tanh(x)/x", "(exp(x) - 1)/x", "x/(exp(x) - 1)"])
+@pytest.mark.parametrize("expression", ["(exp(x) - 1)/x", "x/(exp(x) - 1)"])
 def test_they_are_fitted_with_a_certificate(expression):
     activation = from_expression(expression)
     table = fit(activation, 2, domain=(-4, 4))

@@ -231,9 +231,8 @@ from fitting.activations import get
 from fitting.fewbit import document
 from fitting.fewbit.solve import fit
 from fitting.weights import parse_weight
-for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("silu", 3, "best", "uniform"),
-        ("tanh", 3, "contiguous", "uniform"), ("hardswish", 3, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
-        ("mish", 2, "best", "laplace"), ("gelu", 3, "contiguous", "norm")]:
+for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
+        ("mish", 2, "best", "laplace")]:
     result = fit(get(name), bits, levels=levels, weight=parse_weight(weight))
     sys.stdout.write(dumps(seal(document.to_document(result), 1)))
 """
