@@ -60,7 +60,7 @@ def test_regions_without_our_pass_are_refused() -> None:
     torch._dynamo.reset()
     options = compression.options(bits=8) | {"post_grad_custom_pre_pass": Own()}
     run = torch.compile(nn.Sequential(Block(), Block(), Block()), options=options)
-    with pytest.raises(Exception, match="options must have post_grad_custom_pre_pass as compression.options gives it"):
+    with pytest.raises(Exception, match="options must have post_grad_custom_pre_pass as "):
         run(torch.randn(256, 64))
 
 
