@@ -83,6 +83,7 @@ clean: ## remove what make made: .venv and those for other PyTorchs, caches, bui
 	find $(wildcard benchmarks coefficients fitting codegen kernels notebooks tests) \
 		-name __pycache__ -prune -exec rm -rf {} +
 
+# Triton's interpreter of torch 2.9 fails with NumPy 2.4.
 # One stamp per set of packages, written last: a set-up that failed half-way is taken up again.
 $(VENV)/ready-%: pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \
@@ -90,7 +91,7 @@ $(VENV)/ready-%: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; \
 		sys.exit(v < (3, 11) and "$(PYTHON) is %d.%d, but 3.11 or newer is needed: PYTHON=python3.12 make ..." % v[:2])'
 	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Making $(VENV) ..."; "$(PYTHON)" -m venv --clear $(VENV); }
-	@sed $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/' -e '/^triton==/d') -e '' constraints.txt >$(VENV)/constraints.txt
+	@sed $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/' -e '/^triton==/d' -e 's/^numpy==.*/numpy<2.4/') -e '' constraints.txt >$(VENV)/constraints.txt
 	@echo "Installing what $* needs into $(VENV) (once; a minute or so) ..."
 	@$(PY) -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt \
 		-e '.$(if $(filter test lint,$*),[$*])' >$(VENV)/install.log 2>&1 || \

@@ -33,6 +33,7 @@ def options(
     """Options of torch.compile for a model that saves codes for its backward pass.
 
     They can be combined with others: ``torch.compile(model, options={**options(bits=4), "max_autotune": True})``.
+    A `post_grad_custom_pre_pass` of your own is set in `torch._inductor.config` before: what this gives runs it first.
 
     Parameters
     ----------
@@ -93,6 +94,7 @@ class CodedPartitioner:
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **arguments: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
+        private.check_regions(gm.graph)
         forward, backward = private.partition(gm, joint_inputs, **arguments)
         # PyTorch says nothing of the inputs of a nested_compile_region: the graph around it holds them, or its user.
         is_region = not joint_inputs
