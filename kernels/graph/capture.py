@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kernels.graph import private
 from kernels.graph.execute import Run, execute
 from kernels.graph.partition import Partitioner
+from kernels.graph.ways.policies import way_of
 from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import exporting, in_transform
@@ -29,12 +30,15 @@ class Engine:
         Of a saved tensor; None: exact.
     rounding
         "nearest" or "stochastic".
+    policy
+        The name of a way; None: activations are exact.
     stock
         Modules that run as stock, and the reason.
     """
 
     bits: int | None
     rounding: str = "nearest"
+    policy: str | None = None
     stock: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,7 +47,8 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
-        self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
+        method = None if self.bits is None else EveryTensor(self.bits, self.rounding)
+        self.partition = Partitioner(method, None if self.policy is None else way_of(self.policy))
         self._backend = private.backend(self.partition, self._execute_forward, execute)
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
@@ -79,10 +84,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.bits, self.rounding)  # a copy captures anew
+        return Engine, (self.bits, self.rounding, self.policy)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.bits, self.rounding)
+        made = type(self)(self.bits, self.rounding, self.policy)
         memo[id(self)] = made
         return made
 

@@ -8,6 +8,7 @@ from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.units import units
+from kernels.graph.ways.policies import way_of
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.method import check_bits
@@ -24,6 +25,8 @@ class Handle:
         The tensors that the graphs save, as of now: a graph is captured at its first call with gradients.
     stock
         Modules that run as stock, with the reason.
+    refused
+        With a policy: activations that stay exact, with the reason.
     """
 
     def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine) -> None:
@@ -38,6 +41,10 @@ class Handle:
     def stock(self) -> dict[str, str]:
         return dict(self._engine.stock)
 
+    @property
+    def refused(self) -> dict[str, str]:
+        return dict(self._engine.partition.refused)
+
     def remove(self) -> None:
         """Give back the model as it was: the same objects, with their own forward."""
         for _, module in self._captured:
@@ -50,8 +57,8 @@ class Handle:
         self._engine.entries.clear()
 
     def __str__(self) -> str:
-        bits = self._engine.bits
-        what = "exact" if bits is None else f"{bits} bits"
+        bits, policy = self._engine.bits, self._engine.policy
+        what = policy or ("exact" if bits is None else f"{bits} bits")
         if not self._captured:
             return f"compress, {what}: removed"
         lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
@@ -59,10 +66,11 @@ class Handle:
         if not self._engine.partition.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
             return "\n".join(lines)
+        lines += [f"  {place} stays exact: {reason}" for place, reason in self.refused.items()]
         return "\n".join([*lines, str(self.report)])
 
 
-def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "nearest") -> Handle:
+def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "nearest", policy: str | None = None) -> Handle:
     """Make training save less; what forward computes stays the same, bit for bit.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their
@@ -80,6 +88,10 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
         are saved in so many bits, too, with half a bit for the range of each group of 64; gradients are approximate.
     rounding
         "nearest", or "stochastic", whose decoded values have the right mean.
+    policy
+        A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
+        input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels compute
+        activations then, and round their results once.
 
     Returns
     -------
@@ -95,6 +107,10 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
+    if policy is not None:
+        way_of(policy)
+        if bits is not None:
+            raise KernelError(f"bits must be None with policy={policy!r}, got {bits}; give one of the two")
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     for name, module in model.named_modules():
@@ -102,7 +118,7 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
             raise KernelError(
                 f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
             )
-    engine = Engine(bits, rounding)
+    engine = Engine(bits, rounding, policy)
     captured = list(units(model, leaves=bits is not None))
     for name, module in captured:
         own: Any = module.__dict__.get("forward")

@@ -15,6 +15,8 @@ from kernels.compression.nodes import is_drawn, is_product, without_unused
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
+from kernels.graph.ways.apply import apply
+from kernels.graph.ways.way import Way
 from kernels.methods.every_tensor import EveryTensor
 
 aten = torch.ops.aten
@@ -41,24 +43,31 @@ class Partitioner:
     ----------
     method
         Bits and rounding of codes; None: exact.
+    way
+        What is saved of activations; None: what PyTorch's derivatives are computed from.
     graphs
         What each graph saves, in the order in which they were cut.
+    refused
+        With a way: activations that stay exact, and the reason.
     smallest
         The least number of elements of a tensor with codes.
     """
 
     smallest: int = SMALLEST
 
-    def __init__(self, method: EveryTensor | None = None) -> None:
-        self.method = method
+    def __init__(self, method: EveryTensor | None = None, way: Way | None = None) -> None:
+        self.method, self.way = method, way
         self.graphs: list[Graph] = []
+        self.refused: dict[str, str] = {}
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
-        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         outputs = options["num_fwd_outputs"]
+        if self.way is not None:
+            self.refused |= apply(self.way, joint.graph, outputs, is_dear)
+        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
