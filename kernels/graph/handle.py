@@ -66,11 +66,15 @@ class Handle:
         if not self._engine.partition.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
             return "\n".join(lines)
+        if policy is not None:
+            lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
         lines += [f"  {place} stays exact: {reason}" for place, reason in self.refused.items()]
         return "\n".join([*lines, str(self.report)])
 
 
-def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "nearest", policy: str | None = None) -> Handle:
+def compress(
+    model: nn.Module, *, bits: int | None = None, rounding: str = "nearest", policy: str | None = None
+) -> Handle:
     """Make training save less; what forward computes stays the same, bit for bit.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their

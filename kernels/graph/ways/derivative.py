@@ -12,7 +12,7 @@ class Derivative(Way):
     """f'(x), in the dtype of x."""
 
     method: ClassVar[str] = ForwardDerivative.name
-    keeps: ClassVar[str] = "f'(x)"
+    saves: ClassVar[str] = "f'(x)"
     error: ClassVar[str] = "one rounding"
 
     @classmethod

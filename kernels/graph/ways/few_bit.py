@@ -12,7 +12,7 @@ class FewBitDerivative(Way):
     """A certified table's code of x in `bits` bits."""
 
     method: ClassVar[str] = FewBit.name
-    keeps: ClassVar[str] = "a code of x, packed"
+    saves: ClassVar[str] = "a code of x, packed"
     error: ClassVar[str] = "the table's"
 
     @classmethod

@@ -12,7 +12,7 @@ class FromOutputDerivative(Way):
     """y and a bit; with two bits also which way y was rounded. Monotone functions need none."""
 
     method: ClassVar[str] = FromOutput.name
-    keeps: ClassVar[str] = "y, and a bit or two an element"
+    saves: ClassVar[str] = "y, and a bit or two an element"
     error: ClassVar[str] = "what y, rounded to its dtype, does not tell"
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from operator import getitem
 
 import torch
@@ -53,11 +54,11 @@ def sites_of(graph: fx.Graph, outputs: int, is_dear: Callable[[fx.Node], bool]) 
         if derivative not in backward:  # a part of a derivative that is replaced already
             continue
         with private.unset_fake_temporarily():  # values are real
-            found = _found(derivative, backward)
-        if found is None:
+            match = _match(derivative, backward)
+        if match is None:
             yield derivative
             continue
-        name, (x, y, grad_y, grad_x), inside = found
+        name, (x, y, grad_y, grad_x), inside = match
         (last,) = graph.find_nodes(op="output")
         returned = set(last.args[0][:outputs])
         x_kept, y_kept = (_is_kept(tensor, inside, backward, returned, is_dear) for tensor in (x, y))
@@ -82,7 +83,7 @@ def _read(derivative: fx.Node) -> fx.Node:
     return read
 
 
-def _found(
+def _match(
     derivative: fx.Node, backward: Nodes
 ) -> tuple[str, tuple[fx.Node, fx.Node, fx.Node, fx.Node], frozenset[fx.Node]] | None:
     """The largest activation whose derivative contains this one: its name, its tensors, and its operations."""
@@ -96,34 +97,33 @@ def _found(
             if x is y or not _alike(x, y) or (value := _value(y, values)) is None:
                 continue
             for name in (name for name in FUNCTIONS if _close(value, _curve(name)[0])):
-                for grad_x in grads_x:
-                    for grad_y in grads_y:
-                        known = {x: _points(), grad_y: _scales()}
-                        if not _alike(x, grad_x) or grad_y.meta["val"].dtype != x.meta["val"].dtype:
-                            continue
-                        made = _value(grad_x, known)
-                        if made is not None and _close(made, _curve(name)[1] * _scales()):
-                            inside = frozenset({*_between(y, {x}), *_between(grad_x, {x, grad_y})})
-                            return name, (x, y, grad_y, grad_x), inside
+                expected = _curve(name)[1] * _scales()
+                for grad_x, grad_y in product(grads_x, grads_y):
+                    if not _alike(x, grad_x) or not _alike(x, grad_y, strides=False):
+                        continue
+                    made = _value(grad_x, {x: _points(), grad_y: _scales()})
+                    if _close(made, expected):
+                        inside = frozenset({*_between(y, {x}), *_between(grad_x, {x, grad_y})})
+                        return name, (x, y, grad_y, grad_x), inside
     return None
 
 
 def _before(node: fx.Node) -> list[fx.Node]:
     """The node and what it is made of element by element, the farthest first."""
-    found = [node]
-    for made in found:
-        if len(found) < STEPS and _is_elementwise(made):
-            found += [given for given in made.all_input_nodes if given not in found]
-    return found[::-1]
+    nodes = [node]
+    for made in nodes:
+        if len(nodes) < STEPS and _is_elementwise(made):
+            nodes += [given for given in made.all_input_nodes if given not in nodes]
+    return nodes[::-1]
 
 
 def _after(node: fx.Node) -> list[fx.Node]:
     """The node and what is made of it element by element, the farthest first."""
-    found = [node]
-    for made in found:
-        if len(found) < STEPS:
-            found += [user for user in made.users if _is_elementwise(user) and user not in found]
-    return found[::-1]
+    nodes = [node]
+    for made in nodes:
+        if len(nodes) < STEPS:
+            nodes += [user for user in made.users if _is_elementwise(user) and user not in nodes]
+    return nodes[::-1]
 
 
 def _is_elementwise(node: fx.Node) -> bool:
@@ -152,7 +152,7 @@ def _value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | None:
             if not _is_elementwise(node) or len(known) > 4 * STEPS:
                 raise _Other
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), compute)
-            known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            known[node] = node.target(*args, **kwargs)
         return known[node]
 
     with torch.no_grad():
@@ -162,23 +162,20 @@ def _value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | None:
             return None
 
 
-def _alike(first: fx.Node, second: fx.Node) -> bool:
-    """Whether both are dense tensors of one dtype and size, with the same layout in memory."""
+def _alike(first: fx.Node, second: fx.Node, strides: bool = True) -> bool:
+    """Whether both are tensors of one dtype and size; with strides: dense, with the same layout in memory."""
     a, b = first.meta.get("val"), second.meta.get("val")
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dtype != b.dtype or a.dtype not in DTYPES:
         return False
-    return order_of(a) is not None and _sizes(a) == _sizes(b)
-
-
-def _sizes(x: Tensor) -> list[tuple[int, int]]:
-    """Lengths and strides; a single element's stride is arbitrary."""
-    return [(hint(length), hint(stride) if hint(length) != 1 else 0) for length, stride in zip(x.shape, x.stride())]
+    if list(map(hint, a.shape)) != list(map(hint, b.shape)):
+        return False
+    return not strides or (order_of(a) is not None and order_of(a) == order_of(b))
 
 
 def _is_kept(
     tensor: fx.Node, inside: frozenset[fx.Node], backward: Nodes, returned: Nodes, is_dear: Callable[[fx.Node], bool]
 ) -> bool:
-    """Whether backward reads the tensor, or what is cheaply made of it, besides its derivative; or forward returns it."""
+    """Whether backward reads the tensor, or what is cheaply made of it, besides f'; or forward returns it."""
     todo, seen = [(tensor, True)], {tensor}
     while todo:
         node, is_itself = todo.pop()

@@ -10,7 +10,6 @@ from torch import fx
 from kernels.engine.elements import dtype_name
 from kernels.errors import KernelError
 from kernels.methods.method import KernelSpec
-from kernels.methods.registry import ELEMENTWISE
 from kernels.validate import kernel_for, numbers_for
 
 
@@ -58,14 +57,14 @@ class Way(ABC):
     ----------
     method
         Of `kernels.functional`: its kernels run.
-    keeps
+    saves
         What crosses into backward.
     error
         Of the gradient.
     """
 
     method: ClassVar[str]
-    keeps: ClassVar[str]
+    saves: ClassVar[str]
     error: ClassVar[str]
     bits: int | None = None
 
@@ -96,7 +95,3 @@ class Way(ABC):
         numbers = numbers_for(spec, values, site.dtype)
         spec.method.check_dtype(spec.function, dtype_name(site.dtype))
         return spec, numbers
-
-    def __post_init__(self) -> None:
-        if self.bits is not None:
-            ELEMENTWISE[self.method](bits=self.bits)  # raises for others
