@@ -28,7 +28,9 @@ def apply(way: Way, graph: fx.Graph, outputs: int, is_dear: Callable[[fx.Node], 
     for site in sites_of(graph, outputs, is_dear):
         if isinstance(site, fx.Node):
             name = operation_of(site).removeprefix("aten.").removesuffix("_backward")
-            refused[f"{module_of(site)}: {name}"] = "it is no function of the catalogue with its default parameters"
+            refused[f"{module_of(site)}: {name}"] = (
+                "it is no function of the catalogue with its default parameters, or its gradient has another layout"
+            )
             continue
         try:
             spec, numbers = way.kernel(site)
@@ -41,7 +43,7 @@ def apply(way: Way, graph: fx.Graph, outputs: int, is_dear: Callable[[fx.Node], 
 
 def _write(graph: fx.Graph, site: Site, spec: KernelSpec, numbers: list[float]) -> None:
     """One call of a kernel in forward, which is not run again in backward, and one in backward."""
-    ops, order = torch.ops.actfit, list(order_of(site.x.meta["val"]) or ())
+    ops, order = torch.ops.actfit, list(order_of(site.y.meta["val"]) or ())
     back = [order.index(dim) for dim in range(len(order))]
     names = {**origin(site.y), "original_aten": f"{site.function} by {spec.method}"}
     with graph.inserting_before(site.y):

@@ -94,12 +94,12 @@ def _match(
     for x in _before(read):
         values = {x: _points()}
         for y in ends:
-            if x is y or not _alike(x, y) or (value := _value(y, values)) is None:
+            if x is y or not _alike(x, y, strides=False) or (value := _value(y, values)) is None:
                 continue
             for name in (name for name in FUNCTIONS if _close(value, _curve(name)[0])):
                 expected = _curve(name)[1] * _scales()
                 for grad_x, grad_y in product(grads_x, grads_y):
-                    if not _alike(x, grad_x) or not _alike(x, grad_y, strides=False):
+                    if not _alike(y, grad_x) or not _alike(y, grad_y, strides=False):
                         continue
                     made = _value(grad_x, {x: _points(), grad_y: _scales()})
                     if _close(made, expected):

@@ -83,6 +83,14 @@ class Convolutions(nn.Module):
         return x + self.second(self.act(self.first(x)))
 
 
+class Halves(Mlp):
+    """A gated layer of one product, whose halves have gaps in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.up(x).chunk(2, -1)
+        return self.down(torch.cat([self.act(gate) * up, x], -1))
+
+
 def single(name: str, policy: str) -> Callable[[Tensor], Tensor]:
     """The function of `kernels.functional` that saves as the policy says."""
     method, bits = POLICIES[policy].method, POLICIES[policy].bits
@@ -120,6 +128,14 @@ def test_gradients_are_those_of_the_single_layer(formula: str, policy: str) -> N
     assert torch.equal(train(ours), result)
     assert not handle.refused
     assert f"{name} by {POLICIES[policy].method}" in str(handle)
+    assert_same(ours, layer)
+
+
+@pytest.mark.parametrize("policy", ["fewbit-3", "invact", "forward-ad"])
+def test_a_half_of_a_product(policy: str) -> None:
+    layer, ours = Halves(single("silu", policy)), Halves(F.silu)
+    train(layer)
+    assert not compressed(ours, policy).refused
     assert_same(ours, layer)
 
 
