@@ -17,6 +17,7 @@ from kernels.compression.crossing import Graph
 from kernels.graph import private
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
+from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import exporting, in_dispatch_mode, in_transform
 
@@ -31,6 +32,8 @@ class Engine:
         Bits and rounding of saved tensors, or a plan's; None: exact.
     recomputed
         Names of modules of which backward runs all again.
+    policy
+        The name of a way; None: activations are exact.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -39,6 +42,7 @@ class Engine:
 
     method: EveryTensor | None = None
     recomputed: frozenset[str] = frozenset()
+    policy: str | None = None
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -48,6 +52,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
+        self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -74,7 +79,9 @@ class Engine:
 
     def partitioner(self, name: str) -> Partitioner:
         """What cuts the graphs of a module."""
-        return Partitioner(self.graphs, None if self.method is None else self.method.under(name))
+        method = None if self.method is None else self.method.under(name)
+        way = None if self.policy is None else way_of(self.policy)
+        return Partitioner(self.graphs, method, way, self.refused)
 
     @staticmethod
     def within(run: Run) -> Run:
@@ -105,10 +112,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed)
+        made = type(self)(self.method, self.recomputed, self.policy)
         memo[id(self)] = made
         return made
 

@@ -9,6 +9,7 @@ from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.units import units
+from kernels.graph.ways.policies import way_of
 from kernels.memory.step import Loss
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.every_tensor import EveryTensor
@@ -28,6 +29,8 @@ class Handle:
         The tensors that the graphs save, as of now: a graph is captured at its first call with gradients.
     stock
         Modules that run as stock, with the reason.
+    refused
+        With a policy: activations that stay exact, with the reason.
     """
 
     def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine) -> None:
@@ -42,6 +45,10 @@ class Handle:
     def stock(self) -> dict[str, str]:
         return dict(self._engine.stock)
 
+    @property
+    def refused(self) -> dict[str, str]:
+        return dict(self._engine.refused)
+
     def remove(self) -> None:
         """Give back the model as it was: the same objects, with their own forward."""
         removed(self._captured)
@@ -49,7 +56,8 @@ class Handle:
         self._engine.entries.clear()
 
     def __str__(self) -> str:
-        what = "exact" if self._engine.method is None else str(self._engine.method).removeprefix("compress, ")
+        method, policy = self._engine.method, self._engine.policy
+        what = policy or ("exact" if method is None else str(method).removeprefix("compress, "))
         if not self._captured:
             return f"compress, {what}: removed"
         lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
@@ -57,6 +65,9 @@ class Handle:
         if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
             return "\n".join(lines)
+        if policy is not None:
+            lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
+        lines += [f"  {place} stays exact: {reason}" for place, reason in self.refused.items()]
         return "\n".join([*lines, str(self.report)])
 
 
@@ -66,6 +77,7 @@ def compress(
     bits: int | None = None,
     rounding: str | None = None,
     plan: Plan | str | PathLike[str] | None = None,
+    policy: str | None = None,
     fit: str | float | None = None,
     inputs: Any = None,
     loss: Loss | None = None,
@@ -91,6 +103,10 @@ def compress(
     plan
         The result of `make_plan(..., captured=True)`, or a file with it: bits for each saved tensor, rounding, and the
         blocks that backward computes again.
+    policy
+        A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
+        input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels compute
+        activations then, and round their results once.
     fit
         A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
 
@@ -108,6 +124,11 @@ def compress(
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
+    if policy is not None:
+        way_of(policy)
+        for argument, given in (("bits", bits), ("plan", plan), ("fit", fit)):
+            if given is not None:
+                raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
     if rounding is not None and rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     for name, module in model.named_modules():
@@ -121,7 +142,8 @@ def compress(
     elif inputs is not None or loss is not None or targets is not None:
         raise KernelError("inputs, loss and targets must go with fit, a budget of memory, for which they make a plan")
     if plan is None:
-        engine = Engine(None if bits is None else EveryTensor(bits, rounding or "nearest"))
+        method = None if bits is None else EveryTensor(bits, rounding or "nearest")
+        engine = Engine(method, policy=policy)
     else:
         engine = _planned(model, plan, bits, rounding)
     return Handle(install(model, engine), engine)

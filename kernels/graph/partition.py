@@ -15,6 +15,8 @@ from kernels.compression.nodes import is_drawn, is_product, without_unused
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
+from kernels.graph.ways.apply import apply
+from kernels.graph.ways.way import Way
 from kernels.methods.every_tensor import EveryTensor
 
 aten = torch.ops.aten
@@ -43,21 +45,34 @@ class Partitioner:
         What each graph saves is added to these.
     method
         Bits and rounding of codes; None: exact.
+    way
+        What is saved of activations; None: what PyTorch's derivatives are computed from.
+    refused
+        With a way: activations that stay exact, and the reason, are added to these.
     smallest
         The least number of elements of a tensor with codes.
     """
 
     smallest: int = SMALLEST
 
-    def __init__(self, graphs: list[Graph], method: EveryTensor | None = None) -> None:
-        self.graphs, self.method = graphs, method
+    def __init__(
+        self,
+        graphs: list[Graph],
+        method: EveryTensor | None = None,
+        way: Way | None = None,
+        refused: dict[str, str] | None = None,
+    ) -> None:
+        self.graphs, self.method, self.way = graphs, method, way
+        self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
-        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         outputs = options["num_fwd_outputs"]
+        if self.way is not None:
+            self.refused |= apply(self.way, joint.graph, outputs, is_dear)
+        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
