@@ -74,7 +74,7 @@ def test_compiled_code_says_once_what_to_write(first: str, monkeypatch: pytest.M
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     if first == "compile":
         convert(compiled, "compress")
-    with pytest.warns(UserWarning, match=r"in few bits with torch.compile\(model, options=kernels.compression.options"):
+    with pytest.warns(UserWarning, match=r"write torch.compile\(model, options=kernels.compression.options"):
         compiled(torch.randn(64, 64))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
