@@ -27,6 +27,9 @@ NAMES = {
     "tree_map": "torch.utils._pytree.tree_map",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
+    "mode_stack": "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
+    "push_mode": "torch.utils._python_dispatch._push_mode",
+    "pop_mode": "torch.utils._python_dispatch._pop_mode",
     "FakeTensor": "torch._subclasses.FakeTensor",
     "FakeTensorMode": "torch._subclasses.FakeTensorMode",
     "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
@@ -49,6 +52,7 @@ NAMES = {
     "exit_autocast": "torch.amp.autocast_mode._exit_autocast",
     "batch_norm_impl_index": "torch._batch_norm_impl_index",
     # torch.compile.
+    "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
     "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
@@ -155,6 +159,15 @@ def is_compiled_module(model: object) -> bool:
     return "torch._dynamo.eval_frame" in sys.modules and isinstance(model, _private("OptimizedModule"))
 
 
+def partitioner() -> object:
+    """The partitioner in the options of torch.compile by which Dynamo compiles now; None if they have none."""
+    backend = _private("InstructionTranslator").current_tx().output.compiler_fn
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    options = getattr(backend, "config", None) or {}
+    return options.get("custom_partitioner_fn") or _private("inductor_config").custom_partitioner_fn
+
+
 def exporting() -> bool:
     """Whether torch.export is active; Dynamo can follow this function.
 
@@ -168,6 +181,11 @@ def exporting() -> bool:
 def in_transform() -> bool:
     """Whether a transform of torch.func is active; Dynamo can follow this function."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def in_dispatch_mode() -> bool:
+    """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
+    return bool(torch._C._len_torch_dispatch_stack())
 
 
 def in_forward_ad() -> bool:

@@ -43,8 +43,10 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     if not on_host(codes):
         return planes.pack(codes.view(torch.uint8), bits)
     numbers = codes.numpy()
-    masked = [numbers] if bits == 1 else [numbers & (1 << plane) for plane in range(bits)]
-    return torch.from_numpy(np.stack([np.packbits(plane, bitorder="little") for plane in masked]))
+    packed = torch.empty((bits, (codes.numel() + 7) // 8), dtype=torch.uint8)  # PyTorch's, as it counts its own memory
+    for plane, row in enumerate(packed.numpy()):
+        row[:] = np.packbits(numbers if bits == 1 else numbers & (1 << plane), bitorder="little")
+    return packed
 
 
 def unpack(packed: Tensor, count: int, eights: Tensor | None = None) -> Tensor:

@@ -3,21 +3,23 @@
 import copy
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from kernels.compression.crossing import Graph
 from kernels.graph import private
-from kernels.graph.execute import Run, execute
+from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
 from kernels.graph.ways.policies import way_of
-from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, in_transform
+from kernels.private import exporting, in_dispatch_mode, in_transform
 
 
 @dataclass(eq=False)
@@ -26,20 +28,23 @@ class Engine:
 
     Attributes
     ----------
-    bits
-        Of a saved tensor; None: exact.
-    rounding
-        "nearest" or "stochastic".
+    method
+        Bits and rounding of saved tensors, or a plan's; None: exact.
+    recomputed
+        Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
     stock
         Modules that run as stock, and the reason.
+    graphs
+        What each captured graph saves, in the order of capture.
     """
 
-    bits: int | None
-    rounding: str = "nearest"
+    method: EveryTensor | None = None
+    recomputed: frozenset[str] = frozenset()
     policy: str | None = None
     stock: dict[str, str] = field(default_factory=dict)
+    graphs: list[Graph] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
@@ -47,9 +52,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
-        method = None if self.bits is None else EveryTensor(self.bits, self.rounding)
-        self.partition = Partitioner(method, None if self.policy is None else way_of(self.policy))
-        self._backend = private.backend(self.partition, self._execute_forward, execute)
+        self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -60,13 +63,38 @@ class Engine:
             call.sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
         # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
         trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module) if call.own is None else call, call.sizes, trained)
+        call.key = (type(module) if call.own is None else call, call.sizes, trained, self.variant(call.name))
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
             own = FunctionType(code, function.__globals__, code.co_name)
-            self.entries[call.key] = private.captured(own, self._backend)
+            alive, within = weakref.ref(self), self.within  # Dynamo keeps backends for ever
+            backend = private.backend(
+                self.partitioner(call.name),
+                lambda *args: _alive(alive)._execute_forward(*args),
+                lambda *args: within(execute_backward(*args)),
+            )
+            self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
+
+    def partitioner(self, name: str) -> Partitioner:
+        """What cuts the graphs of a module."""
+        method = None if self.method is None else self.method.under(name)
+        way = None if self.policy is None else way_of(self.policy)
+        return Partitioner(self.graphs, method, way, self.refused)
+
+    @staticmethod
+    def within(run: Run) -> Run:
+        """What runs a graph within the modes that it needs: none."""
+        return run
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """PyTorch's settings during a captured call."""
+        return private.settings()
+
+    def variant(self, name: str) -> Hashable:
+        """What modules that are alike must have in common to share their graphs."""
+        return None if self.method is None else self.method.under(name)
 
     def warn_once(self, about: str, text: str) -> None:
         if about not in self.warned:
@@ -74,22 +102,29 @@ class Engine:
             warnings.warn(text, stacklevel=4)
 
     def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run = execute(module, inputs)
+        run, own = self.within(execute(module, inputs)), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
-            self.runs += 1
+            _alive(own).runs += 1
             return run(given)
 
         counted._boxed_call = True  # type: ignore[attr-defined]
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.bits, self.rounding, self.policy)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.bits, self.rounding, self.policy)
+        made = type(self)(self.method, self.recomputed, self.policy)
         memo[id(self)] = made
         return made
+
+
+def _alive(engine: "weakref.ref[Engine]") -> Engine:
+    """The engine, which the call that goes on holds."""
+    held = engine()
+    assert held is not None
+    return held
 
 
 def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -103,6 +138,8 @@ def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwar
 class Captured:
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
+    Measures know it by `runs_graphs`.
+
     Parameters
     ----------
     module, name
@@ -112,6 +149,8 @@ class Captured:
     own
         A `forward` that the instance had already; None: that of its class.
     """
+
+    runs_graphs = True
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
@@ -133,9 +172,11 @@ class Captured:
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
+        if self.name in engine.recomputed:
+            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
         module, before = self.module, engine.runs
         try:
-            with private.settings():
+            with engine.calling():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
             engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
@@ -143,8 +184,9 @@ class Captured:
                 raise
             return self._without_capture(error, args, kwargs)
         if engine.runs == before:
-            engine.warn_once(self.name, f"{self.name or 'the model'} ran as stock: no graph of it was captured")
-        self._tell_of_unused(result)
+            mode = in_dispatch_mode()
+            reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
+            engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
 
     def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
@@ -154,24 +196,6 @@ class Captured:
         self.engine.stock[self.name] = reason
         self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
         return result
-
-    def _tell_of_unused(self, result: Any) -> None:
-        """Warn once in backward if one of several results has no gradient: zeros stand for it, where stock has None."""
-        if isinstance(result, Tensor):
-            return
-        nodes = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn]
-        engine, name = self.engine, self.name
-
-        def look(gradients: Any) -> None:
-            if any(gradient is None for gradient in gradients):
-                engine.warn_once(
-                    f"unused {name}",
-                    f"a result of {name or 'the model'} has no gradient: weights that it alone depends on get zeros"
-                    " there, where they would have none; optimizers with weight decay change them",
-                )
-
-        for node in set(nodes) if len(nodes) > 1 else ():
-            node.register_prehook(look)
 
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:

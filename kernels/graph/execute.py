@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from kernels import private
+from kernels.graph.undefined import is_tangent, without
 
 Run = Callable[[list[Any]], Any]
 
@@ -22,6 +23,21 @@ def execute(module: fx.GraphModule, _: Sequence[object] = ()) -> Run:
             return forward(inputs)
         with torch.no_grad():
             return forward(inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def execute_backward(module: fx.GraphModule, inputs: Sequence[object] = ()) -> Run:
+    """As `execute`; where gradients of results are None, by a graph without them, made at the first such call."""
+    graphs: dict[frozenset[int], Run] = {frozenset(): execute(module, inputs)}
+    places = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if is_tangent(node)]
+
+    def run(given: list[Any]) -> Any:
+        undefined = frozenset(place for place in places if given[place] is None)
+        if undefined not in graphs:
+            graphs[undefined] = execute(without(module, undefined))
+        return graphs[undefined](given)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

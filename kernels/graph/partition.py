@@ -41,24 +41,29 @@ class Partitioner:
 
     Attributes
     ----------
+    graphs
+        What each graph saves is added to these.
     method
         Bits and rounding of codes; None: exact.
     way
         What is saved of activations; None: what PyTorch's derivatives are computed from.
-    graphs
-        What each graph saves, in the order in which they were cut.
     refused
-        With a way: activations that stay exact, and the reason.
+        With a way: activations that stay exact, and the reason, are added to these.
     smallest
         The least number of elements of a tensor with codes.
     """
 
     smallest: int = SMALLEST
 
-    def __init__(self, method: EveryTensor | None = None, way: Way | None = None) -> None:
-        self.method, self.way = method, way
-        self.graphs: list[Graph] = []
-        self.refused: dict[str, str] = {}
+    def __init__(
+        self,
+        graphs: list[Graph],
+        method: EveryTensor | None = None,
+        way: Way | None = None,
+        refused: dict[str, str] | None = None,
+    ) -> None:
+        self.graphs, self.method, self.way = graphs, method, way
+        self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
@@ -75,9 +80,13 @@ class Partitioner:
             static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
         rounding = "nearest" if self.method is None else self.method.rounding
-        put_codes(forward, backward, cut, rounding)
+        self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
         return forward, backward
+
+    def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+        """Change both graphs."""
+        put_codes(forward, backward, cut, rounding)
 
     def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
         (last,) = forward.find_nodes(op="output")

@@ -1,14 +1,15 @@
 """What this package does with PyTorch's private modules: capture and recomputation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from kernels import private
+from kernels.errors import KernelError
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
@@ -39,9 +40,48 @@ def backend(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}):
-            return compiler(graph, inputs)
+            run = compiler(graph, inputs)
+
+        def called(*given: Any) -> Any:
+            results = run(*given)
+            for node in _compiled_nodes((*results, *given)):
+                node.set_materialize_grads(False)  # what has no gradient is None in backward
+                node.register_hook(_differentiable_once)
+                node._forward_cls.metadata.bw_donated_idxs = []  # else only the first backward may retain the graph
+            return results
+
+        return called
 
     return compiled
+
+
+def _compiled_nodes(tensors: Iterable[Any]) -> Iterator[Any]:
+    """The node of a captured call behind its results, and behind what it changed in place."""
+    for tensor in tensors:
+        node = tensor.grad_fn if isinstance(tensor, Tensor) else None
+        while node is not None and node.name() != "CompiledFunctionBackward":  # there are views before it
+            node = node.next_functions[0][0] if node.next_functions else None
+        if node is not None:
+            yield node
+            return
+
+
+def _differentiable_once(gradients: Sequence[Any], _: Any) -> Any:
+    """Let a gradient of these gradients say what to do; PyTorch's own error names no way out."""
+    return tuple(_Once.apply(x) for x in gradients) if torch.is_grad_enabled() else None
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Any) -> Any:
+        return None if gradient is None else gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise KernelError(
+            "a gradient of a gradient must not go through a module that compress(...) captured, but this one does; call"
+            " remove() of its handle, or compress only other modules, as compress(model.generator)"
+        )
 
 
 def recompute_all_but(

@@ -15,12 +15,17 @@ from kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether it was compiled by torch.compile; for a module, also if only a part of it was."""
+    """Whether torch.compile or `compress` compiled it; for a module, also if only a part of it was."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
-    return any(
+    return runs_graphs(model) or any(
         private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
     )
+
+
+def runs_graphs(model: nn.Module) -> bool:
+    """Whether `compress` changed it, or a part of it: its graphs run neither within modes nor on fake tensors."""
+    return any(getattr(vars(module).get("forward"), "runs_graphs", False) for module in model.modules())
 
 
 def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:

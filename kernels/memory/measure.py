@@ -40,8 +40,8 @@ def saved_bytes(
     Parameters
     ----------
     model
-        A module or a function. If compiled, it runs for real twice, and is measured by its graph and by the
-        allocator's statistics.
+        A module or a function. If compiled, or changed by `compress`, it runs for real twice, and is measured by its
+        graph and by the allocator's statistics.
     *args, **kwargs
         What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
         `convert`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.
@@ -74,7 +74,7 @@ def saved_bytes(
         if fake or accounting != "as-run":
             raise KernelError(
                 "what is compiled must be run as it is, for real; leave fake and accounting out, or give the model"
-                " that was compiled"
+                " that was compiled, without compress(...)"
             )
         return saved_by_compiled(model, args, kwargs)
     within = CudaLike() if accounting == "cuda" else None

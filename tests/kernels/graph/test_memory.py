@@ -1,0 +1,117 @@
+"""Memory of compressed models: nothing is held past its use, models go without a collector, measures agree."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.autograd.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernels.errors import KernelError
+from kernels.graph import compress
+from kernels.memory.measure import saved_bytes
+from kernels.memory.step import peak_bytes
+from tests.kernels.graph.nets import assert_same, batch, net, pair
+from tests.kernels.saved import bytes_allocated, bytes_in_graph
+
+BITS = pytest.mark.parametrize("bits", [None, 8])
+
+
+@pytest.fixture
+def _without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@BITS
+@pytest.mark.usefixtures("_without_collector")
+def test_a_model_is_freed_with_its_last_reference(bits: int | None) -> None:
+    """It, its weights and what it saved; and what was captured with the handle."""
+    model = net()
+    handle = compress(model, bits=bits)
+    model(batch()).sum().backward()
+    output = model(batch())
+    alive = [weakref.ref(x) for x in (model, model[0], model[0].up.weight, output.grad_fn)]
+    del model, output
+    handle.remove()
+    assert [x() for x in alive[-1:]] == [None]
+    engine = weakref.ref(handle._engine)
+    del handle
+    assert [x() for x in alive] == [None] * 4
+    gc.collect()  # Dynamo's own objects refer to each other
+    assert engine() is None
+
+
+@BITS
+def test_saved_bytes_are_those_that_are_held(bits: int | None) -> None:
+    model, x = net(0.1), batch(1024)
+    stock = saved_bytes(model, x).total
+    handle = compress(model, bits=bits)
+    measured = saved_bytes(model, x).total
+    output, grown = bytes_allocated(model, x)
+    held = bytes_in_graph(output, [*model.parameters(), x])
+    assert measured == held == grown - output.nbytes
+    assert measured < (0.6 if bits is None else 0.25) * stock
+    handle.remove()
+    assert saved_bytes(model, x).total == stock
+
+
+@BITS
+def test_the_peak_is_no_more_than_what_is_saved_and_a_block(bits: int | None) -> None:
+    """By the allocator's events: the peak of a deep model is what it saves and what a model of one block needs."""
+
+    def peak(layers: int) -> tuple[int, int]:
+        model, x = net(layers=layers), batch(2048).requires_grad_()
+        compress(model, bits=bits)
+        for _ in range(2):
+            model(x).sum().backward()  # gradients exist from then on
+        with profile(profile_memory=True) as seen:
+            model(x).sum().backward()
+        now = most = 0
+        for event in sorted(seen.kineto_results.events(), key=lambda event: event.start_ns()):
+            if event.name() == "[memory]":
+                now += event.nbytes()
+                most = max(most, now)
+        return most, saved_bytes(model, x).total
+
+    (one, saved), (deep, saved_deep) = peak(1), peak(6)
+    assert deep - one <= saved_deep - saved
+
+
+def test_peaks_on_fake_tensors_are_refused() -> None:
+    _, ours, handle = pair()
+    with pytest.raises(KernelError, match=r"model must not be changed by compress\(\.\.\.\).* call remove\(\)"):
+        peak_bytes(ours, batch())
+    handle.remove()
+    assert peak_bytes(ours, batch()) > 0
+
+
+def test_within_a_dispatch_mode_stock_runs_and_says_so() -> None:
+    stock, ours, _ = pair()
+    with FlopCounterMode(display=False) as of_stock:
+        stock(batch()).square().sum().backward()
+    with pytest.warns(UserWarning, match="ran as stock: within a TorchDispatchMode"):  # noqa: SIM117
+        with FlopCounterMode(display=False) as of_ours:
+            ours(batch()).square().sum().backward()
+    assert of_ours.get_total_flops() == of_stock.get_total_flops()
+    assert_same(ours, stock)
+
+
+@BITS
+def test_graphs_may_be_retained_at_any_step(bits: int | None) -> None:
+    """Also after a step whose backward retained none."""
+    stock, ours, _ = pair(net(0.2), bits=bits)
+    for retained in (False, True, False, True):
+        for model in (stock, ours):
+            model.zero_grad()
+            torch.manual_seed(3)
+            loss = model(batch()).square().sum()
+            loss.backward(retain_graph=retained)
+            if retained:
+                loss.backward()
+        if bits is None:
+            assert_same(ours, stock)
