@@ -61,7 +61,7 @@ def sites_of(graph: fx.Graph, outputs: int, is_dear: Callable[[fx.Node], bool]) 
         name, (x, y, grad_y, grad_x), inside = match
         (last,) = graph.find_nodes(op="output")
         returned = set(last.args[0][:outputs])
-        x_kept, y_kept = (_is_kept(tensor, inside, backward, returned, is_dear) for tensor in (x, y))
+        x_kept, y_kept = (_is_kept(tensor, inside, backward, returned, is_dear) for tensor in (_base(x), y))
         yield Site(name, x, y, grad_y, grad_x, inside, _read(derivative) is y, x_kept, y_kept)
 
 
@@ -170,6 +170,13 @@ def _alike(first: fx.Node, second: fx.Node, strides: bool = True) -> bool:
     if list(map(hint, a.shape)) != list(map(hint, b.shape)):
         return False
     return not strides or (order_of(a) is not None and order_of(a) == order_of(b))
+
+
+def _base(x: fx.Node) -> fx.Node:
+    """What a tensor is a view of, as half of a product: what is saved of it is saved whole."""
+    while is_view(x) or (x.target is getitem and is_view(x.args[0])):
+        x = x.args[0]
+    return x
 
 
 def _is_kept(
