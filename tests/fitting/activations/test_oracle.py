@@ -247,6 +247,16 @@ def test_far_and_tiny_outputs(name, index, y, x):
     assert digits(oracle.f(activation, got), y) > 29
 
 
+def test_at_the_minimum_itself():
+    gelu = get("gelu")
+    (turn,) = gelu.turning_points()
+    for branch in gelu.branches:
+        # f at the float64 nearest to T: an ulp from the true minimum, reached on the branch that contains it.
+        y = oracle.f(gelu, turn)
+        assert abs(oracle.inverse(gelu, y, branch) - turn) < 1e-15
+        assert abs(oracle.df_of_output(gelu, y, branch)) < 1e-15
+
+
 def test_user_expressions():
     user = from_expression("x**3 + x")
     (branch,) = user.branches

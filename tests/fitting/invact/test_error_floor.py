@@ -278,6 +278,19 @@ def test_samples_weigh_as_often_as_they_occur():
     assert alone.rms == 0
 
 
+def test_float32_samples_count_on_their_own_branch():
+    """200,000 quantiles of N(0, 1) are as good as its density, away from the few at T that carry the RMS."""
+    quantiles = norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    floor = information_floor(get("silu"), "float32", from_samples(quantiles))
+    left = float(norm.cdf(-1.2784645427610738))
+    assert [float(of_branch.mass.sum()) for of_branch in floor.cells] == pytest.approx([left, 1 - left], abs=1e-5)
+    # The square of the error is like 1/distance² from T, so half of it comes from |x - T| < 1e-3: 35 of them.
+    assert floor.rms == pytest.approx(floor_of("silu", "float32").rms, rel=0.5)
+    above = information_floor(get("silu"), "float32", from_samples(np.linspace(1, 4, 3000)))
+    assert [float(of_branch.mass.sum()) for of_branch in above.cells] == [0, 1]
+    assert above.rms < 3e-8  # f'' < 0.1 and f' > 0.9 there: half an ulp of y < 4 is 1.2e-7, and moves g by 0.1 of it
+
+
 @pytest.mark.parametrize("name", ["gelu", "silu", "mish"])
 def test_float32_analysis_against_every_input_next_to_the_minimum(name):
     """All float32 x in [T - 4e-3, T + 4e-3], 67,000 of them and more, on 50 y and more.

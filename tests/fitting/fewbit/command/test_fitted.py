@@ -129,16 +129,11 @@ def test_levels(fewbit: Command) -> None:
     assert [-border for border in reversed(borders)] == borders
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".txt"])
-def test_samples(suffix: str, fewbit: Command) -> None:
+def test_samples(fewbit: Command) -> None:
+    """Other kinds of files, without the command, are in tests/fitting/fewbit/test_weights.py."""
     samples = np.random.default_rng(3).normal(size=200)
-    path = f"pre activations{suffix}"
-    if suffix == ".npy":
-        np.save(path, samples.reshape(2, 100).astype(np.float32))
-    elif suffix == ".npz":
-        np.savez(path, samples=samples.astype(np.float32))
-    else:
-        np.savetxt(path, samples.astype(np.float32))
+    path = "pre activations.npy"
+    np.save(path, samples.reshape(2, 100).astype(np.float32))
     status, out, _ = fewbit("--fn", "gelu", "--bits", "2", "--weight", path)
     assert status == 0
     (written,) = (name for name in files() if name.endswith(".json"))

@@ -92,26 +92,6 @@ def test_bad_input_is_one_line(line: str, message: str, fewbit: Command) -> None
     assert files() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.npy", b"hello", "sample file a.npy cannot be read: "),
-        ("a.npz", b"", "sample file a.npz cannot be read: "),
-        ("a.txt", b"", "samples must hold at least one number, got none"),
-        ("a.txt", b"1 2 three", "sample file a.txt cannot be read: could not convert string to float: 'three'"),
-        ("a.txt", b"1 inf", "samples must be finite, got 1 NaN or infinite"),
-    ],
-)
-def test_bad_samples(name: str, content: bytes, message: str, fewbit: Command) -> None:
-    """More of them, without the command, in tests/fitting/fewbit/test_weights.py."""
-    Path(name).write_bytes(content)
-    status, out, err = fewbit("--fn", "gelu", "--bits", "1", "--weight", name)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"fewbit: {message}")
-    assert err.count("\n") == 1
-    assert files() == [name]
-
-
 def test_samples_outside_the_domain(fewbit: Command) -> None:
     Path("a.txt").write_text("1 2 3")
     status, _, err = fewbit("--fn", "gelu", "--bits", "1", "--weight", "a.txt", "--domain", "4", "5")
