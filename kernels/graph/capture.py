@@ -123,7 +123,8 @@ class Engine:
 def _alive(engine: "weakref.ref[Engine]") -> Engine:
     """The engine, which the call that goes on holds."""
     held = engine()
-    assert held is not None
+    if held is None:
+        raise ReferenceError("the engine of a captured graph must be alive while the graph runs")
     return held
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
-from kernels.graph.units import units
+from kernels.graph.install import install, removed
 from kernels.graph.ways.policies import way_of
 from kernels.memory.step import Loss
 from kernels.methods.compressed import ROUNDINGS
@@ -173,22 +173,3 @@ def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
     loaded.check_model(model, captured=True)
     return Engine(loaded.method if loaded.needed else None, frozenset(loaded.recomputed))
-
-
-def install(model: nn.Module, engine: Engine) -> list[tuple[str, nn.Module]]:
-    """Let an engine capture a model; the names and modules that it captures."""
-    captured = list(units(model, leaves=engine.method is not None))
-    for name, module in captured:
-        own: Any = module.__dict__.get("forward")
-        module.forward = Captured(module, name, engine, own)
-    return captured
-
-
-def removed(captured: list[tuple[str, nn.Module]]) -> None:
-    """Give modules that `install` gave back their own forward."""
-    for _, module in captured:
-        call = module.__dict__.get("forward")
-        if isinstance(call, Captured):
-            del module.__dict__["forward"]
-            if call.own is not None:
-                module.__dict__["forward"] = call.own

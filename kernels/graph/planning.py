@@ -16,7 +16,7 @@ from kernels.errors import KernelError
 from kernels.graph.capture import Engine
 from kernels.graph.codes import encode
 from kernels.graph.execute import Run
-from kernels.graph.handle import install, removed
+from kernels.graph.install import install, removed
 from kernels.graph.partition import Partitioner
 from kernels.graph.units import units
 from kernels.memory.compiled import saved_of
