@@ -148,7 +148,8 @@ class Captured:
             with private.settings():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
-            engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
+            if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
+                engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)

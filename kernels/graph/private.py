@@ -91,6 +91,8 @@ def recompute_all_but(
     for node in joint.graph.nodes:
         if dear(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            for result in node.users:  # of several, tagged by a checkpoint that the user wrote
+                result.meta.pop("recompute", None)
     values = {
         "ban_recompute_materialized_backward": False,
         "ban_recompute_not_in_allowlist": False,

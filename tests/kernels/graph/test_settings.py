@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.graph import compress
 from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
+from tests.kernels.saved import bytes_allocated
 
 
 def steps(models: tuple[nn.Module, ...], call: Callable[[nn.Module], Tensor], count: int = 2) -> None:
@@ -92,25 +93,26 @@ def test_a_model_that_is_recurrent() -> None:
     assert_same(ours, stock)
 
 
-class Checkpointed(nn.Module):
-    """Checkpoints inside a block or around it."""
+class Around(nn.Module):
+    """Blocks, with a checkpoint around each."""
 
-    def __init__(self, inside: bool, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(0.2) for _ in range(2))
-        self.wrapped = nn.ModuleList(Inner(block, reentrant) for block in self.blocks) if inside else None
         self.reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
-        for block in self.wrapped or self.blocks:
-            x = block(x) if self.wrapped else checkpoint(block, x, use_reentrant=self.reentrant)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
         return x
 
 
-class Inner(nn.Module):
-    def __init__(self, inner: nn.Module, reentrant: bool) -> None:
+class Inside(nn.Module):
+    """A block that checkpoints a part of its own."""
+
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
-        self.inner, self.reentrant, self.last = inner, reentrant, nn.Linear(64, 64)
+        self.inner, self.last, self.reentrant = Block(0.2), nn.Linear(64, 64), reentrant
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.last(checkpoint(self.inner, x, use_reentrant=self.reentrant))
@@ -121,10 +123,27 @@ class Inner(nn.Module):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("bits", [None, 8])
 def test_checkpoints(inside: bool, reentrant: bool, bits: int | None) -> None:
-    stock, ours, _ = pair(Checkpointed(inside, reentrant), bits=bits)
+    """Around blocks and inside of them; nothing is captured again at later steps."""
+    made = nn.Sequential(Inside(reentrant), Inside(reentrant)) if inside else Around(reentrant)
+    stock, ours, handle = pair(made, bits=bits)
     steps((stock, ours), lambda model: model(batch().requires_grad_()).square().sum())
     if bits is None:
         assert_same(ours, stock)
+    captured = len(handle.report.graphs)
+    steps((ours,), lambda model: model(batch().requires_grad_()).square().sum())
+    assert len(handle.report.graphs) == captured
+    assert not handle.stock
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_checkpoints_inside_blocks_save_no_more_than_stock(bits: int | None) -> None:
+    """What a checkpoint of the user's own computes again, products too, is not saved."""
+    stock, ours, handle = pair(nn.Sequential(Inside(False), Inside(False)), bits=bits)
+    ours(batch(512).requires_grad_()).sum().backward()
+    grown = [bytes_allocated(model, batch(512).requires_grad_())[1] for model in (stock, ours)]
+    masks = 2 * 512 * 64 // 8  # of dropout, which is not drawn again
+    assert grown[1] <= grown[0] + masks
+    assert not handle.stock
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile runs a model")
