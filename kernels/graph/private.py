@@ -47,7 +47,7 @@ def backend(
             for node in _compiled_nodes((*results, *given)):
                 node.set_materialize_grads(False)  # what has no gradient is None in backward
                 node.register_hook(_differentiable_once)
-                node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused but in the first backward
+                node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
             return results
 
         return called

@@ -40,8 +40,8 @@ def saved_bytes(
     Parameters
     ----------
     model
-        A module or a function. If compiled, or changed by `compress`, it runs for real twice, and is measured by its graph and by the
-        allocator's statistics.
+        A module or a function. If compiled, or changed by `compress`, it runs for real twice, and is measured by its
+        graph and by the allocator's statistics.
     *args, **kwargs
         What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
         `convert`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.

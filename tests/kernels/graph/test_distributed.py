@@ -1,7 +1,5 @@
 """Two processes train by DDP and FSDP2: gradients are those of stock in the same wrapper, bit for bit."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,9 +37,8 @@ def worker(rank: int, mesh: Any) -> dict[tuple[str, str], Any]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder: Path = tmp_path_factory.mktemp("processes")
-    yield of_two(__file__, folder, 240)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
 
 
 @pytest.mark.parametrize("way", WAYS)

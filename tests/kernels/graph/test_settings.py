@@ -1,4 +1,4 @@
-"""Compressed models in what else users bring: transforms, recurrent layers, checkpoints, compilers, adapters, caches."""
+"""Compressed models in what else users bring: transforms, recurrent layers, checkpoints, compilers, hooks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ def test_transforms_of_torch_func(bits: int | None) -> None:
         return made
 
     for _ in range(2):
-        found = []
+        of_each = []
         for model in (stock, ours):
             each = torch.func.vmap(torch.func.grad(loss), (None, 0, None))(values, batch(8), model)
-            one = torch.func.grad(loss)(values, batch(8)[0], model)
+            single = torch.func.grad(loss)(values, batch(8)[0], model)
             along = torch.func.jvp(model, (batch(),), (batch() + 1,))[1]
-            found.append([*each.values(), *one.values(), along])
-        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            of_each.append([*each.values(), *single.values(), along])
+        assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
         ours(batch()).sum().backward()
 
 
@@ -55,13 +55,13 @@ def test_functional_call() -> None:
     stock, ours, _ = pair()
     ours(batch()).sum().backward()
     ours.zero_grad()
-    found = []
+    of_each = []
     for model in (stock, ours):
         others = {name: (p.detach() * 1.5).requires_grad_() for name, p in model.named_parameters()}
         torch.func.functional_call(model, others, (batch(),)).square().sum().backward()
-        found.append([other.grad for other in others.values()])
+        of_each.append([other.grad for other in others.values()])
         assert all(p.grad is None for p in model.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
 
 
 class Recurrent(nn.Module):
@@ -200,7 +200,7 @@ class Made:
     """What a block returns."""
 
     hidden: Tensor
-    extra: dict[str, list[Tensor | None | int]]
+    extra: dict[str, list[Tensor | int | None]]
 
 
 class Dataclasses(nn.Module):
@@ -291,8 +291,8 @@ def test_a_model_compressed_with_others_blocks() -> None:
     ours, other = nn.Sequential(shared, Block()), nn.Sequential(shared, Block())
     handle = compress(ours)
     loss_of(other).backward()
-    found = shared.up.weight.grad.clone()
+    of_each = shared.up.weight.grad.clone()
     handle.remove()
     other.zero_grad()
     loss_of(other).backward()
-    assert torch.equal(found, shared.up.weight.grad)
+    assert torch.equal(of_each, shared.up.weight.grad)
