@@ -66,11 +66,11 @@ docs: $(VENV)/ready-test ## build the pages of docs as a site: build/site/index.
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site
 	@echo "The site is build/site/index.html."
 
-benchmarks: $(VENV)/ready-test ## measure accuracy, memory, speed and fits, for the tables in README and docs; two hours
-	@$(PY) -m benchmarks.run accuracy memory speed fit
+benchmarks: $(VENV)/ready-test ## measure accuracy, memory and speed, for the tables in README and docs; up to two hours
+	@$(PY) -m benchmarks.run accuracy memory speed
 	@$(PY) -m benchmarks.report
 
-gpu: ## on a GPU: tests, speed, memory, models, training, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
+gpu: ## on a GPU: tests, speed, memory, models, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
 	@$(if $(wildcard $(VENV)/ready-test),$(PY),$(PYTHON)) -m benchmarks.gpu $(if $(STEPS),--steps "$(STEPS)") \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(DRY),--dry) $(if $(AGAIN),--again)
 
@@ -83,6 +83,7 @@ clean: ## remove what make made: .venv and those for other PyTorchs, caches, bui
 	find $(wildcard benchmarks coefficients fitting codegen kernels notebooks tests) \
 		-name __pycache__ -prune -exec rm -rf {} +
 
+# Triton's interpreter of torch 2.9 fails with NumPy 2.4.
 # One stamp per set of packages, written last: a set-up that failed half-way is taken up again.
 $(VENV)/ready-%: pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \
@@ -90,7 +91,7 @@ $(VENV)/ready-%: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; \
 		sys.exit(v < (3, 11) and "$(PYTHON) is %d.%d, but 3.11 or newer is needed: PYTHON=python3.12 make ..." % v[:2])'
 	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Making $(VENV) ..."; "$(PYTHON)" -m venv --clear $(VENV); }
-	@sed $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/' -e '/^triton==/d') -e '' constraints.txt >$(VENV)/constraints.txt
+	@sed $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/' -e '/^triton==/d' -e 's/^numpy==.*/numpy<2.4/') -e '' constraints.txt >$(VENV)/constraints.txt
 	@echo "Installing what $* needs into $(VENV) (once; a minute or so) ..."
 	@$(PY) -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt \
 		-e '.$(if $(filter test lint,$*),[$*])' >$(VENV)/install.log 2>&1 || \

@@ -6,17 +6,11 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.options import names
 from coefficients import command
 
 Words = Sequence[str]
 FILES = "files in benchmarks/results/<device>/"
 QUICK_FUNCTIONS = ("gelu", "tanh")
-PACKAGE_RUNS = 5
-FEWBIT_WHATS = ("search", "joint", "catalogue")
-PROOFS_REVISION = "4d848a3"  # the last before the bounds of tables became sharper
-FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
-APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
 RIVAL_WHATS = ("memory", "accuracy", "speed")
 COMPRESSION_WHATS, COMPRESSION_RUNS = ("bytes", "times"), 9
 COMPRESSION_WAYS = (
@@ -29,31 +23,26 @@ COMPRESSION_WAYS = (
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
 BUDGET_RUNS = 9
-PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "compiled", "bytes", "times"), 9, 3
-PLANNING_MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Mixtral", "ResNet", "EfficientNet")
-FRONT_MODELS, FRONT_SEEDS = (*PLANNING_MODELS, "T5", "Mamba", "Swin", "ConvNeXt", "SegFormer"), 3
-SUITES = ("accuracy", "memory", "speed", "fit", "training")
+SUITES = ("accuracy", "memory", "speed", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
 KERNEL_OURS = ("forward-ad", *(f"fewbit-{bits}" for bits in (1, 2, 3, 4)), "invact", "invact-precision-bit")
 ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
 KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
 KERNEL_WHATS = ("activation", "linear", "mlp")
-TASKS = ("text", "digits", "gpt", "llama", "resnet", "small-vit", "resnet20", "resnet56", "resnet164", "vit")
+TASKS = ("text", "digits", "gpt", "llama", "resnet", "small-vit")
 ACTIVATION_VARIANTS = (
     *("stock", "invact", "forward-ad", "fewbit-4", "fewbit-3", "fewbit-2", "fewbit-1"),
     *("actnn-4", "actnn-2", "actnn-1", "recompute"),
 )
-NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
 CODED_VARIANTS = (
     "compiled",
     *(f"{method}-{bits}" for method in ("hook", "coded", "compress", "stochastic") for bits in (8, 4, 3, 2)),
     *("plan-3", "plan-5", "plan-8", "plan-12"),
     *("compiled-plan-3", "compiled-plan-5", "compiled-plan-8", "compiled-plan-12"),
 )
-VARIANTS = (*ACTIVATION_VARIANTS, *CODED_VARIANTS, *NET_VARIANTS)
+VARIANTS = (*ACTIVATION_VARIANTS, *CODED_VARIANTS)
 MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
-RECORDED_TASKS = ("text", "vit")
 
 
 def plain(module: str, doc: str | None) -> command.Parser:
@@ -97,19 +86,6 @@ def accuracy(doc: str | None) -> command.Parser:
     return parser
 
 
-def activation_codes(doc: str | None) -> command.Parser:
-    parser = measuring("activation_codes", doc, file_of("activation-codes"))
-    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
-    return parser
-
-
-def approx_backprop(doc: str | None) -> command.Parser:
-    parser = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
-    usual = str(APPROX_MEMORY)
-    parser.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
-    return parser
-
-
 def budget(doc: str | None) -> command.Parser:
     parser = measuring("budget", doc, file_of("budget"))
     parser.add_argument("--models", metavar="M,...", help="default: all")
@@ -124,44 +100,6 @@ def compression(doc: str | None) -> command.Parser:
     parser.add_argument("--ways", metavar="W,...", help="default: all")
     parser.add_argument("--without", metavar="W,...", help="ways to leave out, as their tests fail")
     parser.add_argument("--dtypes", metavar="D,...", help="default: both; of times float32, on a GPU bfloat16")
-    return parser
-
-
-def fewbit(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; what: a list."""
-    parser = plain("fewbit", doc)
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(FEWBIT_WHATS)}")
-    parser.add_argument("--catalogue", metavar="B", type=command.whole, help=argparse.SUPPRESS)
-    parser.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
-    parser.add_argument("--runs", type=command.whole, default=3, help="of each size (default: 3)")
-    options = parser.parse_args(words)
-    options.what = names("what", options.what, FEWBIT_WHATS)
-    return options
-
-
-def proofs(doc: str | None) -> command.Parser:
-    parser = plain("proofs", doc)
-    parser.add_argument("--revision", default=PROOFS_REVISION, help=f"of git (default: {PROOFS_REVISION})")
-    return parser
-
-
-def forward_ad(doc: str | None) -> command.Parser:
-    parser = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
-    parser.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
-    return parser
-
-
-def fronts(doc: str | None) -> command.Parser:
-    parser = measuring("fronts", doc, file_of("fronts"))
-    parser.add_argument("--models", metavar="M,...", help="default: all")
-    parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {FRONT_SEEDS})")
-    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
-    return parser
-
-
-def invact(doc: str | None) -> command.Parser:
-    parser = plain("invact", doc)
-    parser.add_argument("--budget", type=command.whole, default=8, help="runs of symbolic regression (default: 8)")
     return parser
 
 
@@ -181,32 +119,6 @@ def kernels(doc: str | None) -> command.Parser:
 
 def memory(doc: str | None) -> command.Parser:
     return measuring("memory", doc, file_of("memory"))
-
-
-def package(doc: str | None) -> command.Parser:
-    parser = measuring("package", doc, file_of("package"))
-    parser.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
-    parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
-    return parser
-
-
-def recorded(doc: str | None) -> command.Parser:
-    parser = measuring("recorded", doc, file_of("recorded"))
-    parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(RECORDED_TASKS)}")
-    parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 2)")
-    parser.add_argument("--threads", type=command.whole, default=1, help="of torch (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="tiny models, 2 bits: to see that all of it runs")
-    return parser
-
-
-def planning(doc: str | None) -> command.Parser:
-    parser = measuring("planning", doc, file_of("planning"))
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(PLANNING_WHATS)}")
-    parser.add_argument("--models", metavar="M,...", help="default: all")
-    parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {PLANNING_SEEDS})")
-    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {PLANNING_RUNS})")
-    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
-    return parser
 
 
 def rivals(doc: str | None) -> command.Parser:

@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import RESULTS, Row, read_lines, summary, write
+from benchmarks.rows import RESULTS, Row, read_lines, save, summary
 from fitting.invact.price import TABLE
 
 CAPABILITIES = (80, 90)
@@ -157,14 +157,6 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "triton": metadata.version("triton")}
 
 
-def save(rows: list[Row]) -> Path:
-    """Write rows as JSON lines to results/<architecture>/price.jsonl, whole or not at all."""
-    path = RESULTS / rows[0].device / "price.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, rows)
-    return path
-
-
 def load(capability: int) -> dict[str, tuple[float, float]]:
     """Stored special and other instructions per element, by row."""
     medians: dict[str, dict[str, Any]] = {}
@@ -181,7 +173,7 @@ def main() -> int:
     os.environ["TRITON_DEFAULT_FP_FUSION"] = (
         "1"  # as the option above; without it Triton warns that its default will change
     )
-    paths = [save(measure(capability)) for capability in CAPABILITIES]
+    paths = [save(measure(capability), "price") for capability in CAPABILITIES]
     print(f"{'':24}{'table':>14}" + "".join(f"{f'sm_{capability}':>18}" for capability in CAPABILITIES))
     loaded = [load(capability) for capability in CAPABILITIES]
     for what, (_, parts) in BODIES.items():

@@ -13,23 +13,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import budget, fewbit_page, package, proofs_page
+from benchmarks import budget
 from benchmarks.accuracy import page as accuracy
-from benchmarks.activation_codes import page as activation_codes
-from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
-from benchmarks.error_floors_page import floors_section
-from benchmarks.factors_page import factors_section
-from benchmarks.forward_ad import page as forward_ad
-from benchmarks.fronts import page as fronts
 from benchmarks.gpu import models_page, notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
 from benchmarks.pages import line, of_any, read, table
-from benchmarks.planning import page as planning
-from benchmarks.recorded import page as recorded
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
@@ -41,7 +33,6 @@ from kernels.methods.few_bit import FewBit
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.from_output import FromOutput
 
-APPROXIMATE = "approx-backprop-models"
 ROOT = Path(__file__).parents[1]
 
 
@@ -162,49 +153,19 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "rivals": rivals.section,
         "gpu-note": notes.readme,
     },
-    "docs/fewbit.md": {
-        "fewbit": fewbit_page.search_section,
-        "fewbit-catalogue": fewbit_page.catalogue_section,
-        "proofs": proofs_page.tables_section,
-        "recorded": recorded.section,
-    },
-    "docs/joint.md": {
-        "joint-proofs": proofs_page.joint_section,
-        "joint-search": fewbit_page.joint_section,
-        "activation-codes": activation_codes.section,
-    },
-    "docs/invact.md": {"invact": invact_section, "floors": floors_section},
+    "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {
         "gpu-note": notes.performance,
         "kernels": kernels_section,
         "rivals": rivals.every_section,
-        "planning": planning.section,
         "gpu-speed": gpu.speed_section,
-        "package": package.section,
     },
     "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
-    "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
-    "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
+    "docs/memory.md": {"models": models_section, "mlp": mlp_section},
     "docs/compress.md": {"gpu-models": models_page.section},
-    "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section, "fronts": fronts.section},
-    "docs/compression.md": {
-        "compression": compression.section,
-        "factors": factors_section,
-        "gpu-note": notes.compression,
-    },
-    "docs/forward_ad.md": {
-        "forward-ad-chains": forward_ad.chains_section,
-        "forward-ad-models": forward_ad.models_section,
-        "forward-ad-times": forward_ad.times_section,
-    },
-    "docs/approx_backprop.md": {
-        "approx-layers": approx_backprop.layers_section,
-        "approx-models": approx_backprop.models_section,
-        "approx-batches": approx_backprop.batches_section,
-        "approx-times": approx_backprop.times_section,
-        "gpu-note": notes.approximate,
-    },
+    "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section},
+    "docs/compression.md": {"compression": compression.section, "gpu-note": notes.compression},
 }
 
 

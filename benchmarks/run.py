@@ -1,11 +1,9 @@
 """python -m benchmarks.run SUITE ...: all measurements that answer one question, for the device at hand.
 
     accuracy   how far outputs and gradients are from the truth, by every method and rival
-    memory     what is kept for backward: of blocks by every rival, of models, of chains, of approximate backprop
-    speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels;
-               imports and commands
-    fit        time, memory and error of the searches and the engines; the prices of instructions; what tables of a
-               network's own numbers do to its gradient
+    memory     what is kept for backward: of blocks by every rival, of models and of coded partitions
+    speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels
+               and their prices
     training   does a training change? two and a half hours on two cores
 
 Nothing is counted or timed while its tests fail. Each step is a command of its own, `python -m
@@ -56,57 +54,31 @@ SUITES = {
     "memory": (
         Step("rivals", ("--what", "memory")),
         Step("memory", placed=False, brief=False),
-        Step("forward_ad", ("--what", "chains,models")),
-        Step("approx_backprop", ("--what", "layers,models,batches")),
         Step("compression", ("--what", "bytes")),
-        Step("factors", placed=False, brief=False),
-        Step("fronts", placed=False),
-        Step("planning", ("--what", "errors,bytes"), placed=False),
     ),
     "speed": (
         Step("kernels"),
         Step("rivals", ("--what", "speed")),
-        Step("forward_ad", ("--what", "times")),
-        Step("approx_backprop", ("--what", "times")),
         Step("compression", ("--what", "times")),
-        Step("planning", ("--what", "times"), placed=False),
         Step("budget", placed=False),
         Step("slack", placed=False, brief=False),
-        Step("package", placed=False),
-    ),
-    "fit": (
-        Step("fewbit", placed=False, brief=False),
-        Step("invact", placed=False, brief=False),
-        Step("error_floors", placed=False, brief=False),
         Step("price", placed=False, brief=False),
-        Step("recorded", placed=False),
-        Step("activation_codes", placed=False),
     ),
     "training": (Step("training"),),
 }
 # Tests that must pass before a suite is measured: numbers of wrong code are worthless.
-APPROX = tuple(f"kernels/approx_backprop/test_{name}.py" for name in ("encoding", "layers", "modules", "norms"))
 CODED = (
     "kernels/compression/test_codes.py",
     "kernels/compression/test_partitioner.py",
     "benchmarks/test_compression.py",
-    "benchmarks/test_fronts.py",
 )
 TESTS = {
-    "memory": (*APPROX, *CODED, "benchmarks/test_rivals.py"),
+    "memory": (*CODED, "benchmarks/test_rivals.py"),
     "speed": (
         *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
-        *(
-            "kernels/test_torch_compile.py",
-            "kernels/forward_ad/test_eager.py",
-            "kernels/forward_ad/test_eager_bytes.py",
-        ),
-        "kernels/approx_backprop/test_kernels.py",
-        *CODED,
-        "benchmarks/test_rivals.py",
+        *("kernels/test_torch_compile.py", *CODED, "benchmarks/test_rivals.py"),
     ),
-    "fit": ("fitting/fewbit/test_dp.py", "fitting/fewbit/test_table1.py", "fitting/invact/test_solve.py"),
-    "training": ("kernels/test_torch_training.py", *APPROX),
+    "training": ("kernels/test_torch_training.py",),
 }
 
 

@@ -27,6 +27,9 @@ NAMES = {
     "tree_map": "torch.utils._pytree.tree_map",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
+    "mode_stack": "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
+    "push_mode": "torch.utils._python_dispatch._push_mode",
+    "pop_mode": "torch.utils._python_dispatch._pop_mode",
     "FakeTensor": "torch._subclasses.FakeTensor",
     "FakeTensorMode": "torch._subclasses.FakeTensorMode",
     "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
@@ -49,6 +52,7 @@ NAMES = {
     "exit_autocast": "torch.amp.autocast_mode._exit_autocast",
     "batch_norm_impl_index": "torch._batch_norm_impl_index",
     # torch.compile.
+    "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
     "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
@@ -153,6 +157,15 @@ def is_fake(value: object) -> bool:
 def is_compiled_module(model: object) -> bool:
     """Whether it is what torch.compile gave for a module. Without Dynamo, which takes long to import, none is."""
     return "torch._dynamo.eval_frame" in sys.modules and isinstance(model, _private("OptimizedModule"))
+
+
+def partitioner() -> object:
+    """The partitioner in the options of torch.compile by which Dynamo compiles now; None if they have none."""
+    backend = _private("InstructionTranslator").current_tx().output.compiler_fn
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    options = getattr(backend, "config", None) or {}
+    return options.get("custom_partitioner_fn") or _private("inductor_config").custom_partitioner_fn
 
 
 def exporting() -> bool:

@@ -130,11 +130,6 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
 
 
-def test_it_is_small(built: Path) -> None:
-    # Some 0.6 MiB of programs and 0.6 MiB of tables, whose 17 digits a number do not compress further.
-    assert (built / f"{STEM}-py3-none-any.whl").stat().st_size < 1.5 * 2**20
-
-
 # The commands, from an empty folder.
 
 

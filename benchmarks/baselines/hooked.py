@@ -1,8 +1,7 @@
 """Activation compression by hooks as in GACT (ICML 2022): every tensor that autograd saves is encoded."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,19 +17,16 @@ from kernels.methods.every_tensor import SMALLEST
 
 
 class EncodedStorage:
-    """A storage in few bits, shared by every node that saves it; or a part of one, copied out of that of `owner`."""
+    """A storage that fills groups, in few bits, shared by every node that saves it."""
 
-    def __init__(self, flat: Tensor, bits: int, group: int = DEFAULT_GROUP, owner: Tensor | None = None) -> None:
-        self.bits, self.dtype, self.count = bits, flat.dtype, flat.numel()
-        storage = (flat if owner is None else owner).untyped_storage()
-        self.storage = StorageWeakRef(storage)  # while this is held, no other storage gets the address
-        filler = -self.count % group  # repeats of the last element, which widen no group
-        padded = torch.cat([flat, flat[-1:].expand(filler)]) if filler else flat
-        self.codes = codes.encode(padded.view(-1, group), bits)
+    def __init__(self, flat: Tensor, bits: int) -> None:
+        self.bits, self.dtype = bits, flat.dtype
+        self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
+        self.codes = codes.encode(flat.view(-1, DEFAULT_GROUP), bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
-        return codes.decode(self.codes, self.bits, self.dtype).flatten()[: self.count]
+        return codes.decode(self.codes, self.bits, self.dtype).flatten()
 
 
 @contextmanager
@@ -56,41 +52,11 @@ def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
             encoded = known[key] = EncodedStorage(flat(x), bits)
         return encoded, ViewGeometry.of(x)
 
-    with _hooks(pack):
-        yield
-
-
-@contextmanager
-def saving_neighbours(module: nn.Module, inputs: Iterable[Tensor], bits: int, group: int) -> Iterator[None]:
-    """`saving_codes` that keeps less: a stronger rival.
-
-    Groups are of neighbours, as within a row. What does not fill groups is padded, and a part of a storage is encoded
-    by itself. Inputs are alive anyhow, and have no codes.
-    """
-    alive = {tensor.untyped_storage()._cdata for tensor in chain(module.parameters(), inputs)}
-    known: WeakValueDictionary[tuple[Any, ...], EncodedStorage] = WeakValueDictionary()
-
-    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, ViewGeometry]:
-        storage = x.untyped_storage()
-        size = storage.nbytes() // x.element_size()
-        if min(x.numel(), size) < SMALLEST or not x.is_floating_point() or storage._cdata in alive:
-            return x
-        key = key_of(x)
-        encoded = known.get(key)
-        if encoded is None:
-            encoded = known[key] = EncodedStorage(flat(x), bits, group, owner=x)
-        return encoded, ViewGeometry.of(x)
-
-    with _hooks(pack):
-        yield
-
-
-def _hooks(pack: Callable[[Tensor], Any]) -> Any:
-    def unpack(saved: Any) -> Tensor:
+    def unpack(saved: Tensor | tuple[EncodedStorage, ViewGeometry]) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         encoded, geometry = saved
         return encoded.flat().as_strided(*geometry)
 
-    hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
-    return hooks(pack, unpack)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield

@@ -1,14 +1,11 @@
-"""python -m benchmarks.gpu: on a GPU, the tests of the kernels, then speed, memory, whole models and training.
+"""python -m benchmarks.gpu: on a GPU, the tests of the kernels, then speed, memory and whole models.
 
     tests      the kernels' tests on the device, all 16-bit inputs among them, and modules that stand alone
-    speed      every method and rival, forward and backward, beside eager and a copy; issue slots as predicted; coded
-               partitions
-    memory     what models keep and their peaks, by the allocator and by the accounting, and where these differ; coded
-               partitions
+    speed      every method and rival, forward and backward, beside eager and a copy; coded partitions
+    memory     bytes of blocks by every rival, by the allocator; coded partitions
     models     steps of Llama and ViT at real size by `compress`, checkpoints and compiled ways: bytes, time, errors
-    training   steps a second, peak and largest batch of four models, by every method
 
-About an hour in all. A step is made of parts that take less than ten minutes each; what a call has done is kept in
+About half an hour in all. A step is made of parts that take less than ten minutes each; what a call has done is kept in
 build/gpu/<device>/, and the next call goes on there, as long as the sources are the same. A part that fails keeps no
 other, but those that rest on tests that fail. Rows go to benchmarks/results/<device>/; afterwards
 `python -m benchmarks.report` makes the tables in README and docs. The status is 0 where all that was asked for is done,

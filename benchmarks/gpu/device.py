@@ -1,17 +1,12 @@
-"""The one place that knows whether there is a GPU: time and bytes, by CUDA's events and allocator, or counted.
-
-Without CUDA the processor's clock runs, and storages are counted as they are born and die, so that the same code runs.
-"""
+"""Time and bytes of a GPU, by CUDA's events and allocator; without CUDA the processor's clock runs."""
 
 import gc
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
-
-from kernels.memory.step import Living
 
 
 class CudaBooks:
@@ -43,34 +38,6 @@ class CudaBooks:
         return self._asked("peak") - self.before
 
 
-class CountedBooks(Living):
-    """The same for a CPU, by counting storages as they are made and freed; more than `limit` bytes are refused."""
-
-    def __init__(self, limit: float = float("inf")) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.now > self.limit:
-            raise torch.OutOfMemoryError(f"out of memory: {self.now} bytes of {self.limit}")
-        return result
-
-    def grown(self) -> int:
-        return self.now
-
-    def most(self) -> int:
-        return self.peak
-
-
-Books = CudaBooks | CountedBooks
-
-
-def books(device: torch.device, limit: float = float("inf")) -> Books:
-    """What counts the bytes of a device. limit: the most bytes that are counted without CUDA, which has its own."""
-    return CudaBooks(device) if device.type == "cuda" else CountedBooks(limit)
-
-
 def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
     """The seconds of each of `count` calls, one after the other, on the device: the host may be ahead."""
     if device.type != "cuda":
@@ -96,11 +63,3 @@ def settle(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
-
-
-def memory(device: torch.device, counted: int) -> int:
-    """Free bytes; counted: the number to give where there is no GPU."""
-    if device.type != "cuda":
-        return counted
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device))

@@ -14,5 +14,5 @@ def only_a_device_shows() -> list[str]:
         "the allocator's books: here storages are counted; its rounding, cuBLAS's and cuDNN's memory",
         "FlashAttention and what it keeps; fused AdamW; autocast as CUDA has it",
         "the largest batch: here memory is said to be small, and no allocator breaks off",
-        "whether the expected seconds hold, and with them an hour for all of it",
+        "whether the expected seconds hold, and with them half an hour for all of it",
     ]

@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` runs: parts of five steps, how long each is expected to take, and which tests it rests on.
+"""What `benchmarks.gpu` runs: parts of four steps, how long each is expected to take, and which tests it rests on.
 
 A part is a command of its own that takes less than ten minutes. Its seconds are expected of a GPU that moves 4 TB/s:
 starting Python, compiling, and moving bytes; those of tests, of kernels in bfloat16 and of coded partitions were
@@ -13,14 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu import parsers
-from coefficients import functions
 
 STEPS = parsers.STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 MOST_WORKERS = 14
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
-APPROXIMATE, COMPRESSED, CODED = "approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"
-NESTED = "nested forward AD"
+CONVERTED, COMPRESSED, CODED = "convert 4 bits", "compress 4 bits", "coded 4 bits"
 
 
 def _of(*functions: str) -> str:
@@ -28,9 +26,7 @@ def _of(*functions: str) -> str:
     return rf"\[(?:[^\]]*-)?({'|'.join(functions)})(?=[-\]])"
 
 
-FUNCTION = _of(*functions.names())
 ACTIVATIONS = _of("gelu", "silu")  # the functions that speed is measured of
-TRAINED = _of("gelu", "silu", "relu")
 
 
 @dataclass(frozen=True)
@@ -128,17 +124,12 @@ def _tests(dry: bool) -> Iterable[Part]:
 
 
 EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
-DEVICE = Rest("device", r"test_on_gpu.*(twice|autocast|agree.*\[(gelu|silu|relu)-)")
 CODES = (
-    Rest("kernels", "approx", APPROXIMATE),
-    Rest("device", "approximate_backprop_trains", APPROXIMATE),
+    Rest("kernels", "approx", CONVERTED),
+    Rest("device", "approximate_backprop_trains", CONVERTED),
     Rest("device", "every_tensor", COMPRESSED),
     Rest("device", "coded_partition", CODED),
 )
-OF_STACKS = (
-    *(replace(rest, leaves_out="convert 4 bits") for rest in CODES[:2]),
-    *CODES[2:],
-)  # the same, by its name there
 SIZES = (16, 22, 28)  # exponents of 2
 
 
@@ -154,18 +145,13 @@ def _speed(dry: bool) -> Iterable[Part]:
         seconds = _seconds(count * (len(SIZES) + 3), count * 8 * 2 * 2, moved)
         rests = (*EXHAUSTIVE, *[Rest("device", r"agree.*\[(gelu|silu)-")] * (dtype == "float32"))
         yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", rests)
-    words = ("benchmarks.gpu.issue_slots", *quick)
-    function = Rest("exhaustive", FUNCTION, r"\1")
-    # Three methods, both ways, of 24 functions, and of some of them in another dtype.
-    seconds = _seconds(kernels=(24 + 4) * 3 * 2, besides=10)
-    yield Part("speed", "issue-slots", words, seconds, "issue-slots", (function,))
     for dtype, shapes in (("bfloat16", 3), ("float32", 1)):
         asked = () if dry else ("--dtypes", dtype, "--sizes", RIVALS[dtype])
         words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
         if not dry or dtype == "float32":
             yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
     seconds = _seconds(STACKED_GRAPHS)
-    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", OF_STACKS)
+    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", CODES)
 
 
 def _stacks(what: str, dry: bool) -> tuple[str, ...]:
@@ -186,17 +172,11 @@ RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 
 
 def _memory(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, *CODES[:-1], Rest("elementwise", "", NESTED))
-    # Three runs of each of six ways, once of them on fake tensors; Llama's 7 billion weights take longer.
-    parts = {"bert,roberta-large,gpt2,vit,clip,ast,resnet50,efficientnet-b0": 158, "llama": 60}
-    for models, seconds in {"bert": 20}.items() if dry else parts.items():
-        words = ("benchmarks.gpu.memory", *quick, "--models", models)
-        yield Part("memory", f"models-{models.partition(',')[0]}", words, seconds, "gpu-memory", rests)
     words = ("benchmarks.rivals", "--what", "memory", *quick)
     # Inductor's cache on disk has the graphs of the times.
     yield Part("memory", "rivals", words, _seconds(besides=10), "rivals-memory", EXHAUSTIVE)
     seconds = _seconds(besides=50)
-    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", OF_STACKS)
+    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", CODES)
 
 
 def _whole_models(dry: bool) -> Iterable[Part]:
@@ -212,22 +192,11 @@ def _whole_models(dry: bool) -> Iterable[Part]:
                 yield Part("models", f"{model}{suffix}", words, seconds, "gpu-models", rests)
 
 
-def _training(dry: bool) -> Iterable[Part]:
-    quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, Rest("exhaustive", TRAINED), *CODES)
-    # Nine ways of 40 seconds, as four of Llama's took on an H200: to build, to compile where asked, to take eleven
-    # steps and to look for the largest batch.
-    for model in ("llama,resnet50",) if dry else ("llama", "bert", "vit", "resnet50"):
-        words = ("benchmarks.gpu.training", *quick, "--models", model)
-        yield Part("training", model.partition(",")[0], words, 40 if dry else 9 * 40, "gpu-training", rests)
-
-
 _OF_STEP: dict[str, Callable[[bool], Iterable[Part]]] = {
     "tests": _tests,
     "speed": _speed,
     "memory": _memory,
     "models": _whole_models,
-    "training": _training,
 }
 
 

@@ -13,10 +13,6 @@ bits: compiled with `kernels.compression` (coded-b), converted by compress (comp
 compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled and
 checkpointed. The peak of a step is measured, too.
 
-Four more nets learn the digits with all their layers kept in few bits: `resnet20`, `resnet56`, `resnet164` and `vit`.
-Their variants are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features.
-Here test errors are compared, with a margin in points.
-
 Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
 so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from
 other revisions too: after a change of the kernels, --fresh measures again.
@@ -99,7 +95,7 @@ def workload(options: argparse.Namespace) -> Workload:
 
 def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
     """The variants of each task, stock first; without --task, tasks that have none of --arms are left out."""
-    asked, of_tasks = names("arms", variants, EVERY[:-1]), {}
+    asked, of_tasks = names("arms", variants, EVERY), {}
     for task in names("task", tasks, tuple(TASKS)):
         known = VARIANTS_OF[task]
         mine = [variant for variant in asked if variant in known]

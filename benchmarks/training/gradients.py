@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training.runs import Settings, autocast, conditions, counted, first_batch, forward, of, start, train
-from benchmarks.training.variants import CODED, NETS, STOCK, runner
+from benchmarks.training.variants import CODED, STOCK, runner
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
 OTHER = 1_000_003  # added to the seed, for batches that differ from the training's
@@ -39,7 +39,7 @@ def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tup
     with conditions(settings):
         for state, weights in zip(STATES, (before, after), strict=True):
             model = _model(settings, STOCK, seed, weights)
-            layers = [name for name, _ in _tensors(settings, model)]
+            layers = [name for name, _ in model.named_parameters()]
             stock = list(_all(settings, model, STOCK, seed))
             mean = [torch.stack(parts).mean(0) for parts in zip(*stock, strict=True)]
             yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), **_kept(settings, model, seed)}
@@ -89,15 +89,7 @@ def _all(settings: Settings, model: nn.Module, variant: str, seed: int) -> Itera
         run = runner(model, variant, first_batch(settings, seed))
     for _ in range(BATCHES[settings.size]):
         value = forward(settings, run, *data_of.batch(settings.batch, drawn))
-        yield list(torch.autograd.grad(value, [tensor for _, tensor in _tensors(settings, model)]))
-
-
-def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """All weights; for NETS, which have hundreds, only those of convolutions and linear layers."""
-    named = list(model.named_parameters())
-    if settings.task not in NETS:
-        return named
-    return [(name, tensor) for name, tensor in named if name.endswith("weight") and tensor.dim() > 1]
+        yield list(torch.autograd.grad(value, list(model.parameters())))
 
 
 def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The models of `benchmarks.training`: a small GPT, a small Llama and a small ResNet.
+"""The models of `benchmarks.training`: a small GPT, a small Llama, a small ResNet and a small ViT.
 
 `activation`, of GPT and ResNet, makes an activation module each time it is called. `call` runs a block; it may
 checkpoint it.
@@ -15,6 +15,7 @@ Factory = Callable[[], nn.Module]
 Call = Callable[[nn.Module, Tensor], Tensor]
 WIDER = 4  # times: the hidden layer of a GPT's MLP over its stream
 HEAD = 32  # channels of a head of attention, at most
+PATCH, PLACES = 2, 16  # for a ViT: pixels along a patch, patches in an image
 
 
 def plainly(block: nn.Module, x: Tensor) -> Tensor:
@@ -173,6 +174,25 @@ class ResNet(nn.Module):
         for block in self.blocks:
             x = self.call(block, x)
         logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+class ViT(nn.Module):
+    """A transformer of `layers` layers over patches of the image, without a causal mask."""
+
+    def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, PATCH, stride=PATCH)
+        self.places = nn.Parameter(0.5 * torch.randn(PLACES, width))
+        self.blocks = nn.ModuleList(Layer(width, nn.GELU, causal=False) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.call = call
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        for block in self.blocks:
+            x = self.call(block, x)
+        logits: Tensor = self.head(self.norm(x).mean(1))
         return logits
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from benchmarks.pages import line
 from benchmarks.rows import RESULTS
-from benchmarks.training import approx_page as approx
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
@@ -35,12 +34,7 @@ PICTURES = {
 def rendered(page: str, results: Path = RESULTS) -> str:
     """`page`, with the sections between its markers made from the rows under `results`."""
     rows = [(training_rows.load(path), path) for path in sorted(results.glob(ROWS))]
-    sections = (
-        (BEGIN, END, section),
-        (CODED_BEGIN, CODED_END, coded_section),
-        (approx.BEGIN, approx.END, approx.section),
-    )
-    for begin, end, make in sections:
+    for begin, end, make in ((BEGIN, END, section), (CODED_BEGIN, CODED_END, coded_section)):
         if begin in page:
             before, rest = page.split(begin)
             _, after = rest.split(end)
@@ -188,7 +182,6 @@ def summary(rows: Sequence[TrainingRow]) -> str:
         [*_head(rows, task), "", *table(rows, task)]
         for task in (*training_rows.tasks(rows), *training_rows.coded(rows))
     ]
-    parts += [approx.of_task(rows, task) for task in training_rows.nets(rows)]
     return "\n\n".join("\n".join(part) for part in parts)
 
 

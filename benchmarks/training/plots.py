@@ -14,8 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from benchmarks.training import approx_page as training_approx_page
-from benchmarks.training import approx_plots as training_approx_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import TrainingRow
@@ -31,7 +29,6 @@ def save(rows: Sequence[TrainingRow], path: Path) -> list[Path]:
     written = []
     drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
     drawn["peaks"] = peaks(rows)
-    drawn[training_approx_page.PICTURE] = training_approx_plots.nets(rows)
     for name, figure in drawn.items():
         if figure is not None:
             written.append(path.with_name(f"{path.stem}-{name}.png"))

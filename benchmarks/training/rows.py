@@ -10,14 +10,11 @@ from typing import Any
 
 from benchmarks.rows import coefficients, read_lines, summary, write_whole
 from benchmarks.training.statistics import Comparison, compare
-from benchmarks.training.variants import CODED, EVERY, NETS
+from benchmarks.training.variants import CODED, EVERY
 from coefficients import command
 
 RUN = "training"
 GRADIENTS = "gradients"
-AS_TRAINED = " (tested as trained)"
-# Percentage points of test error that a net may lose, fixed before training: 1.5 for a ResNet, 0.5 for a ViT.
-MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,6 @@ def coded(rows: Iterable[TrainingRow]) -> list[str]:
     return _trained(rows, CODED)
 
 
-def nets(rows: Iterable[TrainingRow]) -> list[str]:
-    """The trained tasks whose layers save few bits, in a fixed order."""
-    return _trained(rows, NETS)
-
-
 def _trained(rows: Iterable[TrainingRow], names: Sequence[str]) -> list[str]:
     trained = {row.task for row in rows if row.what.startswith(RUN)}
     return [task for task in names if task in trained]
@@ -142,30 +134,6 @@ def compared(rows: Iterable[TrainingRow], task: str) -> dict[str, Comparison]:
         for variant, by_seed in by_variant.items()
         if variant != "stock"
     }
-
-
-def errors(rows: Iterable[TrainingRow], task: str) -> dict[str, dict[int, float | None]]:
-    """Test errors in % by variant and seed, None if diverged; naive variants also tested with rounding, as trained."""
-    by_variant: dict[str, dict[int, float | None]] = {}
-    for variant, by_seed in runs(rows, task).items():
-        by_variant[variant] = {seed: _error(row.results) for seed, row in by_seed.items()}
-        if all("quantised" in row.results for row in by_seed.values()):
-            by_variant[variant + AS_TRAINED] = {seed: _error(row.results["quantised"]) for seed, row in by_seed.items()}
-    return by_variant
-
-
-def compared_errors(rows: Iterable[TrainingRow], task: str) -> dict[str, Comparison]:
-    """The test errors of each variant but stock, compared with stock's."""
-    by_variant = errors(rows, task)
-    return {
-        variant: compare(by_variant[variant], by_variant["stock"], MARGINS[task])
-        for variant in by_variant
-        if variant != "stock"
-    }
-
-
-def _error(results: dict[str, Any]) -> float | None:
-    return None if results["loss"] is None else 100 * (1 - results["accuracy"])
 
 
 def mean(values: Iterable[float | None]) -> float:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.baselines.naive import quantised
 from benchmarks.compression.meter import measured
 from benchmarks.options import torch_threads
 from benchmarks.training import variants
@@ -30,7 +29,7 @@ WARM_UP = 0.1  # of the steps: the rate rises to its highest, then falls to 0 by
 class Settings:
     """All settings of a training but the variant and the seed.
 
-    width: of a transformer's stream, or of a ResNet's first blocks (of their middle if they are bottlenecks).
+    width: of a transformer's stream, or of a ResNet's first blocks.
     layers: of a transformer, or blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the
     highest. amp: bfloat16 by autocast. digest: of the data.
     """
@@ -66,10 +65,7 @@ def start(settings: Settings, variant: str, seed: int) -> nn.Module:
     """The model with the seed's first weights. Afterwards torch's generator is seeded again."""
     torch.manual_seed(seed)
     size = (settings.width, settings.layers, variant)
-    if settings.task in variants.NETS:
-        model = variants.net(of(settings), settings.task, *size)
-    else:
-        model = variants.model(of(settings), settings.task, settings.activation, *size)
+    model = variants.model(of(settings), settings.task, settings.activation, *size)
     torch.manual_seed(seed)  # only ActNN draws from it from here on
     return model.to(settings.device)
 
@@ -79,9 +75,8 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
 
     loss (None if not finite) and accuracy on all held-out data, in nats an element and as a share; curve, of POINTS
     rows: steps done, mean loss of the batches since the last row, loss on a share of the held-out data; kept, bytes
-    saved for backward; seconds of training without evaluation, of the processor on a CPU. For a naive variant, which is
-    tested exactly, also quantised: loss and accuracy with rounding in the test. For the tasks of variants.CODED, whose
-    models may be compiled, also the peak of a step; seconds do not count compiling.
+    saved for backward; seconds of training without evaluation, of the processor on a CPU. For the tasks of
+    variants.CODED, whose models may be compiled, also the peak of a step; seconds do not count compiling.
     """
     with conditions(settings):
         model, data_of = start(settings, variant, seed), of(settings)
@@ -110,9 +105,6 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
                 curve.append([step + 1, _short(torch.stack(losses).mean()), _short(judge(settings, model, SHARE)[0])])
                 losses = []
         results: dict[str, Any] = {**_judged(settings, model), **sizes}
-        with quantised(model) as otherwise:
-            if otherwise:
-                results["quantised"] = _judged(settings, model)
     return model, {**results, "seconds": seconds, "curve": curve}
 
 
@@ -185,7 +177,7 @@ def conditions(settings: Settings) -> Iterator[None]:
 
 def optimiser_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """The usual optimiser: AdamW for a transformer, SGD with momentum for a ResNet."""
-    if settings.task in (*TEXTS, "vit", variants.SMALL_VIT):
+    if settings.task in (*TEXTS, variants.SMALL_VIT):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 

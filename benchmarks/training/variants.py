@@ -1,15 +1,13 @@
 """The variants of `benchmarks.training`: the same training, with different tensors saved for backward.
 
-For `text` and `digits`, activations save less. For NETS, all layers do: approx-b saves b bits an element by
-approx-backprop, paper-b by the paper's own codes, fused the same tensors exactly; naive-b quantises forward too, and
-narrow is exact with a quarter of the features. For CODED, every tensor that autograd saves is encoded: coded-b compiles
+For `text` and `digits`, activations save less. For CODED, every tensor that autograd saves is encoded: coded-b compiles
 the model with `kernels.compression`, compress-b converts it by compress, stochastic-b the same with stochastic
 rounding; hook-b encodes in hooks, compiled is plain torch.compile. plan-n converts it by a plan for an n-th of stock's
 bytes, and compiled-plan-n compiles it by a plan for as many; plans are made at the first weights, with the loss of the
 seed's first batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -21,11 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks import parsers
 from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
-from benchmarks.baselines.naive import NaiveNorm
 from benchmarks.kernels.cases import MODULES, options_of
 from benchmarks.training.data import Data, Text
-from benchmarks.training.models import GPT, Llama, ResNet, loss, plainly
-from benchmarks.training.nets import PreActivated, ViT
+from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss, plainly
 from kernels import compression, convert
 from kernels.planning import make_plan
 
@@ -35,22 +31,12 @@ PLAN, COMPILED_PLAN = "plan", "compiled-plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
 SMALL_VIT = "small-vit"
 CODED = ("gpt", "llama", "resnet", SMALL_VIT)
-NETS = ("resnet20", "resnet56", "resnet164", "vit")
-NARROW, FUSED, QUARTER = "narrow", "fused", 4
-APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
-# A ViT has no batch norms, and the paper's codes and the naive ones are for those only.
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
-    **dict.fromkeys(NETS, APPROXIMATE),
-    "resnet164": tuple(
-        variant for variant in APPROXIMATE if variant != "paper-4"
-    ),  # which takes as long as all of resnet56
-    "vit": (STOCK, "approx-8", "approx-4", NARROW),
 }
-EVERY = (*parsers.VARIANTS, FUSED)
+EVERY = parsers.VARIANTS
 ROUNDINGS = {"compress": "nearest", "stochastic": "stochastic"}
-SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
 def parts(variant: str) -> tuple[str, str]:
@@ -116,26 +102,6 @@ def _compiled(model: nn.Module, **codes: Any) -> Run:
 def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
     with hooked.saving_codes(model, bits):
         return plainly(model, x)
-
-
-def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Module:
-    """The model of a task of NETS, like `model`."""
-    method, bits = parts(variant)
-    width = width // QUARTER if variant == NARROW else width
-    made: nn.Module
-    if task == "vit":
-        made = ViT(data.classes, width, layers)
-    else:
-        norm = partial(NaiveNorm, bits=int(bits)) if method == "naive" else nn.BatchNorm2d
-        made = PreActivated(data.classes, width, layers, norm)
-    if method in SCHEMES:
-        convert(made, method="approx-backprop", scheme=SCHEMES[method], bits=int(bits) if bits else None)
-    return made
-
-
-def compared_by_gradient(task: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants whose gradients can be compared with stock's; for NETS also fused, for its bytes."""
-    return (*(variant for variant in variants if variant != NARROW), FUSED) if task in NETS else tuple(variants)
 
 
 def again(block: nn.Module, x: Tensor) -> Tensor:

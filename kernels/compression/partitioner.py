@@ -33,6 +33,7 @@ def options(
     """Options of torch.compile for a model that saves codes for its backward pass.
 
     They can be combined with others: ``torch.compile(model, options={**options(bits=4), "max_autotune": True})``.
+    A `post_grad_custom_pre_pass` of your own is set in `torch._inductor.config` before: what this gives runs it first.
 
     Parameters
     ----------
@@ -57,7 +58,8 @@ def options(
     if not loaded.compiled:
         raise KernelError(
             "plan must be of a compiled model, got one for eager mode, which saves other tensors; make one by"
-            " make_plan(model, inputs, budget, compiled=True), or give this one to convert(model, plan=...)"
+            " make_plan(model, inputs, budget, compiled=True), or give this one to"
+            f" {'compress' if loaded.captured else 'convert'}(model, plan=...)"
         )
     method = loaded.method
     return _options(PlannedParts(method.bits, method.rounding, method.at_site), loaded.modules)
@@ -92,6 +94,7 @@ class CodedPartitioner:
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **arguments: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
+        private.check_regions(gm.graph)
         forward, backward = private.partition(gm, joint_inputs, **arguments)
         # PyTorch says nothing of the inputs of a nested_compile_region: the graph around it holds them, or its user.
         is_region = not joint_inputs

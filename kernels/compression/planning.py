@@ -26,8 +26,8 @@ from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.storages import addresses, storages, tensors
 from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.observe import SavedSite, Step
 from kernels.planning.sensitivity import Bits, Gradients, Trials
+from kernels.planning.step import SavedSite, Step
 from kernels.planning.task import Blocks, Task
 from kernels.private import check_release
 
@@ -137,20 +137,24 @@ class TrialPartitioner(CodedPartitioner):
         return partial(self.runs.update, [len(self.graphs) - 1])
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
-        last = backward.graph.find_nodes(op="placeholder")[-1]
         saved_sites = []
         for node, site in cut.sites.items():
-            form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
-            if not isinstance(form, Groups):
-                raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
-            self._trials.sites[site] = value.numel()
-            saved_sites.append(_saved(site, value, form))
-            with backward.graph.inserting_after(last):
-                seen = backward.graph.call_function(_seen(self._trials, site, form, value), (placeholder,))
-            seen.meta = dict(placeholder.meta)
-            placeholder.replace_all_uses_with(seen, lambda user, seen=seen: user is not seen)
+            saved_sites.append(_saved(site, node.meta["val"], cut.forms[node]))
+            seen_as(backward.graph, self._trials, site, cut, node)
         self.sites.append(saved_sites)
         let_cross(forward, backward, cut.outputs, list(cut.pairs))
+
+
+def seen_as(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node) -> None:
+    """Let backward see a tensor that crosses whole as codes on trial would give it."""
+    form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
+    if not isinstance(form, Groups):
+        raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
+    trials.sites[site] = value.numel()
+    with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
+        seen = backward.call_function(_seen(trials, site, form, value), (placeholder,))
+    seen.meta = dict(placeholder.meta)
+    placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
 
 
 def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[Tensor], Tensor]:
@@ -172,8 +176,8 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
     return seen
 
 
-def _saved(site: str, value: Tensor, form: Groups) -> SavedSite:
-    """The site, alive during the whole step: when the compiler makes and frees its tensor is unknown."""
+def _saved(site: str, value: Tensor, form: Any) -> SavedSite:
+    """The site of `Groups`, alive during the whole step: when the compiler makes and frees its tensor is unknown."""
     with_1_bit, with_2_bits = (coded_bytes(value, Groups(bits, form.layout)) for bits in (1, 2))
     return SavedSite(site, bytes_of(value), with_2_bits - with_1_bit, 2 * with_1_bit - with_2_bits, 0, 1)
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from kernels import private
+from kernels.errors import KernelError
 
 __all__ = [
+    "check_regions",
     "in_memory",
     "interpreted",
     "is_region",
@@ -38,7 +40,7 @@ def interpreted(
     is called each time that graph runs.
     """
     private.as_partitioner(type(cut))
-    settings = {"custom_partitioner_fn": cut, "force_disable_caches": True}
+    settings = {"custom_partitioner_fn": cut, "force_disable_caches": True, **_kept_for_regions()}
 
     def run(graph: fx.GraphModule, *_: Any, **context: Any) -> Any:
         if context.get("is_backward") or context.get("is_inference"):
@@ -88,6 +90,9 @@ def is_region(node: fx.Node) -> bool:
     return isinstance(node.target, private.HigherOrderOperator) and node.target.name() == "invoke_subgraph"
 
 
+PLACE = "post_grad_custom_pre_pass"  # Inductor's option for what is called with a graph before it is lowered
+
+
 class KeepForRegions:
     """Forbids Inductor to write into saved tensors where a graph has regions.
 
@@ -128,13 +133,30 @@ def settings(operations: int) -> dict[str, Any]:
     limit = "realize_cpu_opcount_threshold"
     if not hasattr(private.inductor_config, limit):  # torch 2.9 has one for all devices
         limit = "realize_opcount_threshold"
-    private.as_graph_pass(KeepForRegions)
     order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    place = "post_grad_custom_pre_pass"
-    configured = getattr(private.inductor_config, place) or ()
-    passes = configured if isinstance(configured, list | tuple) else (configured,)  # lists from torch 2.13 on
-    kept = [part for part in passes if not isinstance(part, KeepForRegions)]
-    return {limit: operations, order: False, place: KeepForRegions(*kept)}
+    return {limit: operations, order: False, **_kept_for_regions()}
+
+
+def _kept_for_regions() -> dict[str, KeepForRegions]:
+    """The option of Inductor with which saved tensors are kept for regions, after the passes that a user configured."""
+    private.as_graph_pass(KeepForRegions)
+    kept = [part for part in _passes() if not isinstance(part, KeepForRegions)]
+    return {PLACE: KeepForRegions(*kept)}
+
+
+def _passes() -> Sequence[Any]:
+    """The passes that Inductor runs before a graph is lowered."""
+    configured = getattr(private.inductor_config, PLACE) or ()
+    return configured if isinstance(configured, list | tuple) else (configured,)  # lists from torch 2.13 on
+
+
+def check_regions(graph: fx.Graph) -> None:
+    """Raise KernelError where a graph that is compiled has regions, and saved tensors are not kept for them."""
+    if any(map(is_region, graph.nodes)) and not any(isinstance(part, KeepForRegions) for part in _passes()):
+        raise KernelError(
+            f"options must have {PLACE} as compression.options gives it where a model has a nested_compile_region, got"
+            f" another; set torch._inductor.config.{PLACE} to yours before compression.options(), which runs it first"
+        )
 
 
 def uniform(like: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class InFewBits(Forwarding):
 
     def _saves_as_it_is(self) -> bool:
         """Whether forward runs as without this object."""
-        if torch.compiler.is_compiling() and torch.is_grad_enabled() and not torch.compiler.is_exporting():
+        if torch.compiler.is_compiling() and torch.is_grad_enabled() and not private.exporting():
             _warn_of_compiling()
         return _saves_as_it_is()
 
@@ -90,14 +90,14 @@ _warned: list[bool] = []
 
 @torch.compiler.assume_constant_result  # so it runs when code is compiled
 def _warn_of_compiling() -> bool:
-    """Warn, once in a process; tells whether it did."""
-    if _warned:
+    """Warn, once in a process, where the options of torch.compile have no codes; tells whether it did."""
+    if _warned or type(private.partitioner()).__module__.startswith("kernels.compression."):
         return False
     _warned.append(True)
     warnings.warn(
-        "compiled code saves by the options of torch.compile, not by convert: as stock without options, in few bits"
-        " with torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert; if these"
-        " are not given yet, give them, and that model to a Trainer instead of torch_compile=True",
+        "options of torch.compile must have codes for compiled code to save less, got none, and convert does not count"
+        " there; write torch.compile(model, options=kernels.compression.options(bits=...)), which needs no convert, and"
+        " give that model to a Trainer instead of torch_compile=True",
         stacklevel=2,
     )
     return True

@@ -3,17 +3,21 @@
 import copy
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from kernels.compression.crossing import Graph
 from kernels.graph import private
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
+from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import exporting, in_dispatch_mode, in_transform
 
@@ -24,17 +28,23 @@ class Engine:
 
     Attributes
     ----------
-    bits
-        Of a saved tensor; None: exact.
-    rounding
-        "nearest" or "stochastic".
+    method
+        Bits and rounding of saved tensors, or a plan's; None: exact.
+    recomputed
+        Names of modules of which backward runs all again.
+    policy
+        The name of a way; None: activations are exact.
     stock
         Modules that run as stock, and the reason.
+    graphs
+        What each captured graph saves, in the order of capture.
     """
 
-    bits: int | None
-    rounding: str = "nearest"
+    method: EveryTensor | None = None
+    recomputed: frozenset[str] = frozenset()
+    policy: str | None = None
     stock: dict[str, str] = field(default_factory=dict)
+    graphs: list[Graph] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
@@ -42,13 +52,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
-        self.partition = Partitioner(None if self.bits is None else EveryTensor(self.bits, self.rounding))
-        own = weakref.ref(self)  # Dynamo keeps backends for ever
-        self._backend = private.backend(
-            lambda *args, **options: _alive(own).partition(*args, **options),
-            lambda *args: _alive(own)._execute_forward(*args),
-            execute_backward,
-        )
+        self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
     def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -59,13 +63,38 @@ class Engine:
             call.sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
         # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
         trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module) if call.own is None else call, call.sizes, trained)
+        call.key = (type(module) if call.own is None else call, call.sizes, trained, self.variant(call.name))
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
             own = FunctionType(code, function.__globals__, code.co_name)
-            self.entries[call.key] = private.captured(own, self._backend)
+            alive, within = weakref.ref(self), self.within  # Dynamo keeps backends for ever
+            backend = private.backend(
+                self.partitioner(call.name),
+                lambda *args: _alive(alive)._execute_forward(*args),
+                lambda *args: within(execute_backward(*args)),
+            )
+            self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
+
+    def partitioner(self, name: str) -> Partitioner:
+        """What cuts the graphs of a module."""
+        method = None if self.method is None else self.method.under(name)
+        way = None if self.policy is None else way_of(self.policy)
+        return Partitioner(self.graphs, method, way, self.refused)
+
+    @staticmethod
+    def within(run: Run) -> Run:
+        """What runs a graph within the modes that it needs: none."""
+        return run
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """PyTorch's settings during a captured call."""
+        return private.settings()
+
+    def variant(self, name: str) -> Hashable:
+        """What modules that are alike must have in common to share their graphs."""
+        return None if self.method is None else self.method.under(name)
 
     def warn_once(self, about: str, text: str) -> None:
         if about not in self.warned:
@@ -73,7 +102,7 @@ class Engine:
             warnings.warn(text, stacklevel=4)
 
     def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run, own = execute(module, inputs), weakref.ref(self)
+        run, own = self.within(execute(module, inputs)), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
             _alive(own).runs += 1
@@ -83,10 +112,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.bits, self.rounding)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.bits, self.rounding)
+        made = type(self)(self.method, self.recomputed, self.policy)
         memo[id(self)] = made
         return made
 
@@ -141,9 +170,11 @@ class Captured:
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
+        if self.name in engine.recomputed:
+            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
         module, before = self.module, engine.runs
         try:
-            with private.settings():
+            with engine.calling():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs

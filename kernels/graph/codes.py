@@ -14,6 +14,8 @@ from kernels.compression.forms import Bits, Groups
 from kernels.compression.nodes import is_mutable, origin
 from kernels.compression.splice import after_last_use, let_cross
 from kernels.engine import dense, host
+from kernels.engine.planes import plane_bytes
+from kernels.private import is_fake
 
 # Sizes; or where these change, a tensor without elements that has one dimension more.
 Shape: TypeAlias = Sequence[int] | Tensor
@@ -41,12 +43,17 @@ def decode(
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> tuple[Tensor, ...]:
     """Bools, a bit each, uint8 [bytes]; `carries` as in `encode`."""
-    return host.pack(_flat(x, order), 1)[0], *_carrier(x, carries)
+    flat = _flat(x, order)
+    if is_fake(x):
+        return x.new_empty(plane_bytes(flat.numel()), dtype=torch.uint8), *_carrier(x, carries)
+    return host.pack(flat, 1)[0], *_carrier(x, carries)
 
 
 def unpack(packed: Tensor, shape: Shape, order: Sequence[int]) -> Tensor:
     """The tensor of `pack`."""
     sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
+    if is_fake(packed):
+        return _shaped(packed.new_empty(prod(sizes), dtype=torch.bool), sizes, order)
     return _shaped(host.unpack(packed[None], prod(sizes)).view(torch.bool), sizes, order)
 
 
@@ -106,7 +113,7 @@ def _sent(graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options:
 def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -> tuple[Tensor, ...]:
     """The results' metadata: sizes and types, on fake tensors."""
     count = value.numel()
-    planes = (count + 7) // 8
+    planes = plane_bytes(count)
     carrier = _carrier(value, options[-1])
     if function is pack:
         return value.new_empty(planes, dtype=torch.uint8), *carrier

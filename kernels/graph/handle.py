@@ -1,5 +1,6 @@
 """`compress`: a model whose training saves less, and the handle that tells and undoes it."""
 
+from os import PathLike
 from typing import Any
 
 from torch import nn
@@ -8,9 +9,13 @@ from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.units import units
+from kernels.graph.ways.policies import way_of
+from kernels.memory.step import Loss
 from kernels.methods.compressed import ROUNDINGS
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.method import check_bits
+from kernels.planning.make import make_plan
+from kernels.planning.plan import Plan
 
 
 class Handle:
@@ -24,6 +29,8 @@ class Handle:
         The tensors that the graphs save, as of now: a graph is captured at its first call with gradients.
     stock
         Modules that run as stock, with the reason.
+    refused
+        With a policy: activations that stay exact, with the reason.
     """
 
     def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine) -> None:
@@ -32,37 +39,50 @@ class Handle:
 
     @property
     def report(self) -> Report:
-        return Report(tuple(self._engine.partition.graphs))
+        return Report(tuple(self._engine.graphs))
 
     @property
     def stock(self) -> dict[str, str]:
         return dict(self._engine.stock)
 
+    @property
+    def refused(self) -> dict[str, str]:
+        return dict(self._engine.refused)
+
     def remove(self) -> None:
         """Give back the model as it was: the same objects, with their own forward."""
-        for _, module in self._captured:
-            call = module.__dict__.get("forward")
-            if isinstance(call, Captured):
-                del module.__dict__["forward"]
-                if call.own is not None:
-                    module.__dict__["forward"] = call.own
+        removed(self._captured)
         self._captured = []
         self._engine.entries.clear()
 
     def __str__(self) -> str:
-        bits = self._engine.bits
-        what = "exact" if bits is None else f"{bits} bits"
+        method, policy = self._engine.method, self._engine.policy
+        what = policy or ("exact" if method is None else str(method).removeprefix("compress, "))
         if not self._captured:
             return f"compress, {what}: removed"
         lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
-        if not self._engine.partition.graphs:
+        if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
             return "\n".join(lines)
+        if policy is not None:
+            lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
+        lines += [f"  {place} stays exact: {reason}" for place, reason in self.refused.items()]
         return "\n".join([*lines, str(self.report)])
 
 
-def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "nearest") -> Handle:
+def compress(
+    model: nn.Module,
+    *,
+    bits: int | None = None,
+    rounding: str | None = None,
+    plan: Plan | str | PathLike[str] | None = None,
+    policy: str | None = None,
+    fit: str | float | None = None,
+    inputs: Any = None,
+    loss: Loss | None = None,
+    targets: Any = None,
+) -> Handle:
     """Make training save less; what forward computes stays the same, bit for bit.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their
@@ -79,7 +99,16 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
         in another order (3e-7 at most in 42 architectures of transformers). 2 to 8: tensors of floating-point numbers
         are saved in so many bits, too, with half a bit for the range of each group of 64; gradients are approximate.
     rounding
-        "nearest", or "stochastic", whose decoded values have the right mean.
+        "nearest", the default, or "stochastic", whose decoded values have the right mean.
+    plan
+        The result of `make_plan(..., captured=True)`, or a file with it: bits for each saved tensor, rounding, and the
+        blocks that backward computes again.
+    policy
+        A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
+        input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels compute
+        activations then, and round their results once.
+    fit
+        A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
 
     Returns
     -------
@@ -89,22 +118,77 @@ def compress(model: nn.Module, *, bits: int | None = None, rounding: str = "near
     Raises
     ------
     KernelError
-        For other values, and for a model that is compressed already.
+        For other values, for a model that is compressed already, for a plan of another model, and as `make_plan` does.
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
-    if rounding not in ROUNDINGS:
+    if policy is not None:
+        way_of(policy)
+        for argument, given in (("bits", bits), ("plan", plan), ("fit", fit)):
+            if given is not None:
+                raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
+    if rounding is not None and rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured):
             raise KernelError(
                 f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
             )
-    engine = Engine(bits, rounding)
-    captured = list(units(model, leaves=bits is not None))
+    if fit is not None:
+        plan = _fitting(model, plan, fit, rounding, inputs, loss, targets)
+        rounding = None
+    elif inputs is not None or loss is not None or targets is not None:
+        raise KernelError("inputs, loss and targets must go with fit, a budget of memory, for which they make a plan")
+    if plan is None:
+        method = None if bits is None else EveryTensor(bits, rounding or "nearest")
+        engine = Engine(method, policy=policy)
+    else:
+        engine = _planned(model, plan, bits, rounding)
+    return Handle(install(model, engine), engine)
+
+
+def _fitting(
+    model: nn.Module, plan: Any, fit: str | float, rounding: str | None, inputs: Any, loss: Loss | None, targets: Any
+) -> Plan:
+    """The plan for a budget."""
+    if plan is not None:
+        raise KernelError("fit must be left out with plan, which was made for a budget")
+    if inputs is None:
+        raise KernelError(
+            'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
+        )
+    return make_plan(
+        model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", captured=True, stack_level=3
+    )
+
+
+def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Engine:
+    """The engine of a plan."""
+    if bits is not None or rounding is not None:
+        raise KernelError("bits and rounding must be left out with plan, which says both")
+    if not isinstance(plan, Plan | str | PathLike):
+        raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
+    loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
+    loaded.check_model(model, captured=True)
+    return Engine(loaded.method if loaded.needed else None, frozenset(loaded.recomputed))
+
+
+def install(model: nn.Module, engine: Engine) -> list[tuple[str, nn.Module]]:
+    """Let an engine capture a model; the names and modules that it captures."""
+    captured = list(units(model, leaves=engine.method is not None))
     for name, module in captured:
         own: Any = module.__dict__.get("forward")
         module.forward = Captured(module, name, engine, own)
-    return Handle(captured, engine)
+    return captured
+
+
+def removed(captured: list[tuple[str, nn.Module]]) -> None:
+    """Give modules that `install` gave back their own forward."""
+    for _, module in captured:
+        call = module.__dict__.get("forward")
+        if isinstance(call, Captured):
+            del module.__dict__["forward"]
+            if call.own is not None:
+                module.__dict__["forward"] = call.own

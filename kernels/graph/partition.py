@@ -15,6 +15,8 @@ from kernels.compression.nodes import is_drawn, is_product, without_unused
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
+from kernels.graph.ways.apply import apply
+from kernels.graph.ways.way import Way
 from kernels.methods.every_tensor import EveryTensor
 
 aten = torch.ops.aten
@@ -39,26 +41,38 @@ class Partitioner:
 
     Attributes
     ----------
+    graphs
+        What each graph saves is added to these.
     method
         Bits and rounding of codes; None: exact.
-    graphs
-        What each graph saves, in the order in which they were cut.
+    way
+        What is saved of activations; None: what PyTorch's derivatives are computed from.
+    refused
+        With a way: activations that stay exact, and the reason, are added to these.
     smallest
         The least number of elements of a tensor with codes.
     """
 
     smallest: int = SMALLEST
 
-    def __init__(self, method: EveryTensor | None = None) -> None:
-        self.method = method
-        self.graphs: list[Graph] = []
+    def __init__(
+        self,
+        graphs: list[Graph],
+        method: EveryTensor | None = None,
+        way: Way | None = None,
+        refused: dict[str, str] | None = None,
+    ) -> None:
+        self.graphs, self.method, self.way = graphs, method, way
+        self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
-        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         outputs = options["num_fwd_outputs"]
+        if self.way is not None:
+            self.refused |= apply(self.way, joint.graph, outputs, is_dear)
+        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
@@ -66,9 +80,13 @@ class Partitioner:
             static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
         rounding = "nearest" if self.method is None else self.method.rounding
-        put_codes(forward, backward, cut, rounding)
+        self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
         return forward, backward
+
+    def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+        """Change both graphs."""
+        put_codes(forward, backward, cut, rounding)
 
     def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
         (last,) = forward.find_nodes(op="output")

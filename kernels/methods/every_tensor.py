@@ -53,5 +53,9 @@ class EveryTensor(WithoutKernel):
         """The method for the tensor at a site; None: it is saved as it is."""
         return self
 
+    def under(self, module: str) -> "EveryTensor":
+        """The method for the sites in a module, by their names within it."""
+        return self
+
     def __str__(self) -> str:
         return f"{self.name}, {self.bits} bits" + (f", {self.rounding}" if self.rounding != "nearest" else "")

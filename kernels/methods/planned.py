@@ -1,7 +1,7 @@
 """compress by a plan: for each tensor that a model saves, the plan has the bits, or saves it as it is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from kernels.methods.compressed import BITS
@@ -31,6 +31,14 @@ class Planned(EveryTensor):
         """The method for the tensor at a site; None: it is saved as it is."""
         bits = self.at_site.get(site, self.bits)
         return None if bits is None else EveryTensor(bits, self.rounding)
+
+    def under(self, module: str) -> "Planned":
+        """The method for the sites in a module, by their names within it; the model's own name is ""."""
+        if not module:
+            return self
+        within = (f"{module}.", f"{module}:")
+        sites = {name: bits for name, bits in self.at_site.items() if name.startswith(within)}
+        return replace(self, at_site={name.removeprefix(module).removeprefix("."): sites[name] for name in sites})
 
     def __hash__(self) -> int:
         return hash((self.bits, self.rounding, tuple(sorted(self.at_site.items(), key=str))))

@@ -18,10 +18,10 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.limits import Limits
 from kernels.planning.make import kind_of, reported
-from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import error_of, everywhere, solve
+from kernels.planning.step import Step
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 from kernels.planning.values import Bytes
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.planning.observe import Step
+    from kernels.planning.step import Step
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from kernels.planning.budget import check, limits
 from kernels.planning.goals import GOALS, Goal
 from kernels.planning.limits import Limits
 from kernels.planning.modules import repeated_modules
-from kernels.planning.observe import Step
 from kernels.planning.plan import Plan
 from kernels.planning.safety import checked
 from kernels.planning.search import Candidate, search, smallest, with_fewest
 from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from kernels.planning.step import Step
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
 from kernels.planning.values import Bytes, Errors, PlannedSite
 
@@ -47,6 +47,7 @@ def make_plan(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
+    captured: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
@@ -73,7 +74,7 @@ def make_plan(
         the plan's `goal` is "error" if only the least error is within it.
     timed
         Whether to measure how long a step takes, with the plan and without, on the samples. Not with a `stand_in`, and
-        not for a compiled model.
+        neither for a compiled nor for a captured model.
     rounding
         "nearest" or "stochastic".
     samples, passes
@@ -84,6 +85,8 @@ def make_plan(
         measured on it if the model itself is too large.
     compiled
         Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
+    captured
+        Whether the plan is for `kernels.compress(model, plan=...)`, not for `convert`.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
@@ -103,10 +106,10 @@ def make_plan(
     KernelError
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
-    _check(max_gradient_error, goal, timed, compiled or stand_in is not None)
+    _check(max_gradient_error, goal, timed, compiled or captured or stand_in is not None)
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        task = kind_of(compiled)(*given, doing)
+        task = kind_of(compiled, captured)(*given, doing)
         plan = plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
         return with_times(task, plan) if timed else plan
 
@@ -121,8 +124,14 @@ def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str
         yield doing or silent
 
 
-def kind_of(compiled: bool) -> type[Task]:
-    """The class of tasks for a model in eager mode or compiled."""
+def kind_of(compiled: bool, captured: bool = False) -> type[Task]:
+    """The class of tasks for a model that is converted in eager mode, compiled, or captured by `compress`."""
+    if compiled and captured:
+        raise KernelError("captured must be False for a compiled model, got True for both")
+    if captured:
+        from kernels.graph.planning import CapturedTask
+
+        return CapturedTask
     if not compiled:
         return Task
     from kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
@@ -185,6 +194,7 @@ def plan_of(
         task.compiled,
         task.work(best.step.operations),
         goal,
+        captured=task.captured,
         modules=repeated_modules(task.model),
     )
 
@@ -211,7 +221,8 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     """The plan that changes nothing."""
     name, stock, none = type(task.model).__name__, task.stock, Errors(0.0, 0.0)
     what = str(budget), task.rounding, (), (), stock, stock
-    return Plan(name, *what, none, 0, 0.0, 0.0, compiled=task.compiled, work=1.0, goal=goal, reason=reason)
+    kind = {"compiled": task.compiled, "captured": task.captured}
+    return Plan(name, *what, none, 0, 0.0, 0.0, **kind, work=1.0, goal=goal, reason=reason)
 
 
 def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
@@ -224,7 +235,8 @@ def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
         raise KernelError(f"timed must be True or False, got {shown(timed)}")
     if timed and runs_otherwise:
         raise KernelError(
-            "timed must be left out for a compiled model and with stand_in, whose times are others, got True"
+            "timed must be left out for a compiled model, for a captured one, and with stand_in, whose times are"
+            " others, got True"
         )
 
 

@@ -61,6 +61,8 @@ class Plan:
         Seconds of a step of samples, × those of the unchanged model, so 1 if nothing is planned; None: not measured.
     reason
         Why nothing is planned although the budget needs it; or "".
+    captured
+        Whether it is for `compress(model, plan=...)`.
     modules
         How many modules the model has of each name that ends with a number, as {"layers.*": 4}; not known of old files.
     """
@@ -82,6 +84,7 @@ class Plan:
     goal: str = "error"
     time: float | None = None
     reason: str = ""
+    captured: bool = False
     modules: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
@@ -101,8 +104,17 @@ class Plan:
         """The relative error of each decoded tensor that the plan goes by, by site, as far as it was measured."""
         return {site.name: site.decoded for site in self.sites if site.decoded is not None}
 
-    def check_model(self, model: nn.Module) -> None:
-        """Raise KernelError for a model with other modules than the plan's, and for a plan for `torch.compile`."""
+    def check_model(self, model: nn.Module, captured: bool = False) -> None:
+        """Raise KernelError for a model with other modules than the plan's, and for a plan of another kind.
+
+        captured: whether it is for `compress`, not for `convert`.
+        """
+        if self.captured != captured and not self.compiled:
+            right, got = ("compress", "convert") if captured else ("convert", "compress")
+            raise KernelError(
+                f"plan must be for {right}, got one for {got}, in which other tensors are saved; give it to"
+                f" {got}(model, plan=...)"
+            )
         if self.compiled:
             raise KernelError(
                 "plan must be for eager mode, got one of a compiled model, in which other tensors are saved; give it to"

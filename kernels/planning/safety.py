@@ -47,12 +47,16 @@ class Checked:
         Kinds of saved tensors that err more, with their errors, if the error is too large.
     note
         Why it was not measured, or "".
+    of_loss
+        Whether the gradient is that of a loss. Else it is that of a random linear function of the output: what a loss
+        outside of the model does, as a logarithm of probabilities, is not in the error.
     """
 
     error: float | None = None
     predicted: float = 0.0
     guilty: tuple[tuple[str, float], ...] = ()
     note: str = ""
+    of_loss: bool = True
 
     def tell(self, strict: bool, stacklevel: int) -> None:
         """Warn of a gradient that errs more than predicted or was not measured; raise KernelError if `strict`.
@@ -81,7 +85,9 @@ class Checked:
     def __str__(self) -> str:
         if self.error is None:
             return f"Error of the gradient: not measured, {self.note}"
-        return f"Error of the gradient of samples: {self.error:.2%}; at most {self.predicted:.2%} by those of tensors"
+        without = "" if self.of_loss else ", without your loss (give loss=)"
+        by = f"at most {self.predicted:.2%} by those of tensors"
+        return f"Error of the gradient of samples{without}: {self.error:.2%}; {by}"
 
 
 def checked(gradients: Gradients, bits: Bits, planned: float | None = None, error: float | None = None) -> Checked:
@@ -109,7 +115,7 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
     together = hypot(*lost.values())
     predicted = max(together if planned is None else min(planned, together), least)
     if error <= TIMES * max(least, min(predicted, together / max(len(lost), 1) ** 0.5)):
-        return Checked(error, predicted)
+        return Checked(error, predicted, of_loss=gradients.of_loss)
     kinds: dict[str, list[str]] = {}
     for site in lost:
         kinds.setdefault(like_site(site), []).append(site)
@@ -122,7 +128,7 @@ def checked(gradients: Gradients, bits: Bits, planned: float | None = None, erro
     ]
     if error > TIMES * predicted:
         guilty = guilty or worst
-    return Checked(error, predicted, tuple(guilty[:NAMED]))
+    return Checked(error, predicted, tuple(guilty[:NAMED]), of_loss=gradients.of_loss)
 
 
 def _finite(error: float) -> float:

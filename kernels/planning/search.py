@@ -6,9 +6,9 @@ from typing import NamedTuple
 from kernels.errors import KernelError
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
-from kernels.planning.observe import Step
 from kernels.planning.sensitivity import SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve, with_fewest_codes
+from kernels.planning.step import Step
 from kernels.planning.task import Blocks, Task, completed
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md

@@ -151,6 +151,11 @@ class Gradients:
         return self._trials.sites.keys()
 
     @property
+    def of_loss(self) -> bool:
+        """Whether it is the gradient of a loss."""
+        return all(x.numel() == 1 for x in self._losses)
+
+    @property
     def decoded(self) -> Decoded:
         """Errors of the tensors that backward passes got decoded."""
         return self._trials.decoded

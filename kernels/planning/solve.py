@@ -15,8 +15,8 @@ from kernels.errors import KernelError
 from kernels.memory.saved import size
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
-from kernels.planning.observe import Step
 from kernels.planning.sensitivity import Bits, SiteErrors
+from kernels.planning.step import Step
 
 BITS_OR_WHOLE: tuple[int | None, ...] = (*WIDTHS, None)
 FLOOR, FLOOR_BITS = 1e-3, 4  # a share of the mean error at so many bits, see `_floor`

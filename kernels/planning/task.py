@@ -1,7 +1,7 @@
 """What planning needs to know of a model with some blocks computed again in backward: bytes of a step, and errors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
@@ -17,8 +17,9 @@ from kernels.memory.step import Living, Loss, run_step
 from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from kernels.planning.batches import Call, call_of, enough, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
-from kernels.planning.observe import Step, observe
+from kernels.planning.observe import observe
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
+from kernels.planning.step import Step
 from kernels.planning.values import Bytes
 from kernels.planning.whole import least_peak
 
@@ -51,6 +52,7 @@ class Task:
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = silent
     compiled: ClassVar[bool] = False  # whether plans are for torch.compile
+    captured: ClassVar[bool] = False  # whether plans are for `compress`
     gradients: ClassVar[type[Gradients]] = Gradients
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[tuple[str, ...], bool], Step] = field(default_factory=dict, repr=False)
@@ -128,6 +130,10 @@ class Task:
         with recomputing(self.model, blocks):
             return observe(self.model, *self.call, whole=whole, **self._step_options)
 
+    def _running_again(self, model: nn.Module, blocks: Blocks) -> AbstractContextManager[None]:
+        """Makes backward run blocks again while errors are measured."""
+        return recomputing(model, blocks)
+
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
         """Errors of the step's sites, by `sensitivities`, as far as training may bring them: see `Decoded`."""
         return self._measured(blocks, step)[1]
@@ -170,7 +176,7 @@ class Task:
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
-        with in_training(model), recomputing(model, blocks):
+        with in_training(model), self._running_again(model, blocks):
 
             def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP

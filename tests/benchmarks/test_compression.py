@@ -5,9 +5,8 @@ import torch
 
 from benchmarks.baselines.hooked import EncodedStorage, saving_codes
 from benchmarks.compression import __main__ as compression
-from benchmarks.compression import page
 from benchmarks.compression.meter import measured
-from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, _head_count, build
+from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
 from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
 from benchmarks.rows import read_lines
@@ -44,9 +43,8 @@ def test_vit_is_built():
     assert len(net.blocks) == SIZE.layers
 
 
-def test_every_network_has_its_sizes_and_heads_that_attention_has_kernels_for():
+def test_every_network_has_its_sizes():
     assert set(NORMAL) == set(LARGE) == set(TINY)
-    assert [1024 // _head_count(1024), 256 // _head_count(256), 64 // _head_count(64)] == [64, 64, 16]
 
 
 def test_the_ways_are_those_of_the_command_line():
@@ -56,11 +54,26 @@ def test_the_ways_are_those_of_the_command_line():
 
 
 @pytest.mark.slow
-def test_captured_blocks_are_exact_or_err_by_their_bits():
-    exact = gradient("Llama-like", EAGER)
-    ways = ("compress exact", "compress graph 8 bits", "compress graph 4 bits")
-    errors = [float((gradient("Llama-like", way) - exact).norm() / exact.norm()) for way in ways]
-    assert errors[0] == 0 < errors[1] < errors[2] / 4  # a step is 17 times as long
+@pytest.mark.parametrize("name", [name for name in NORMAL if name != "ViT-B"])  # which is ViT at this size
+def test_compress_keeps_less_than_hooks_and_errs_less(name):
+    """Without a margin: of the networks here it keeps 0.2 to 0.6 as much, and errs 0.2 to 0.75 as much."""
+
+    def taken(way):
+        net = build(name, TINY[name], torch.float32, CPU)
+        with settings_of(way):
+            loss = prepared(net, way)
+            loss().backward()
+            error = float((net.gradient() - exact).norm() / exact.norm())
+            return measured(loss, CPU).kept, error
+
+    exact = gradient(name, EAGER)
+    kept, error = taken("compress exact")
+    assert kept < taken(EAGER)[0]
+    assert error == 0
+    for bits in (8, 4):
+        ours, hooks = taken(f"compress graph {bits} bits"), taken(f"hook {bits} bits")
+        assert ours[0] < hooks[0] < kept
+        assert 0 < ours[1] < hooks[1]
 
 
 def test_a_hook_codes_a_storage_once_and_no_weights(monkeypatch):
@@ -138,33 +151,3 @@ def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monke
 def test_wrong_words(words, message, capsys):
     assert run(*words) == command.MISUSED
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_page(dtype, monkeypatch):
-    base = {"what": "BERT", "size": SIZE._asdict(), "dtype": dtype, "device": "a-cpu", "versions": {"torch": "2"}}
-    kept = {EAGER: (100.0, 200.0, 0.0), "coded 4 bits": (14.0, 50.0, 0.1)}
-    rows = [
-        {**base, "implementation": way, "mode": mode, "median": value, "unit": ""}
-        for way, values in kept.items()
-        for mode, value in zip(("kept", "peak", "error"), values, strict=True)
-    ]
-    times = [
-        {**base, "implementation": f"coded 4 bits / {rival}", "mode": "time", "unit": "ratio of times", "median": value}
-        | {"quantiles": (value - 0.01, value + 0.01), "runs": 9}
-        for rival, value in ((EAGER, 0.9), ("compiled", 1.02))
-    ]
-    alone = [
-        {**row, "what": "ViT"} for row in rows if row["implementation"] != EAGER
-    ]  # without an eager row to compare with
-    files = {"compression-bytes": {"a-cpu": alone + rows, "b-cpu": alone}, "compression-times": {"a-cpu": times}}
-    monkeypatch.setattr(page, "read", files.__getitem__)
-    text = page.section()
-    assert "ViT" not in text
-    assert f"BERT, 2 blocks 64 wide, inputs 8 × 64, {dtype}:" in text
-    assert "| **coded 4 bits** | 0.140 | 0.250 | 1.0e-01 | 0.90 (0.89–0.91) | 1.02 (1.01–1.03) |" in text
-    assert "| eager | 1.000 | 1.000 | 0.0e+00 | 1 | – |" in text
-    text = page.readme()
-    assert "|  | BERT: peak | BERT: time |" in text
-    assert "| **ours**, coded 4 bits | 0.25 | 0.90 |" in text
-    assert f"In {dtype} on a-cpu with torch 2" in text

@@ -150,13 +150,6 @@ def test_wrong_options(arguments, said, capsys):
     assert said in lines[0]
 
 
-def test_an_unknown_option(capsys):
-    with pytest.raises(SystemExit) as ended:
-        run("--bogus")
-    assert ended.value.code == command.MISUSED
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(capsys):
     assert run("--device", "cuda") == command.MISUSED
@@ -275,23 +268,6 @@ def test_goals_are_read_off_the_rows():
 
 def test_goals_that_were_not_measured_are_not_there():
     assert kernels_table.goals([row("invact / eager", "ratio of times", 2.0, size={"n": 64})]) == []
-
-
-def test_factors_are_of_large_tensors():
-    rows = [
-        row("invact / eager", "ratio of times", value, size={"n": n})
-        for n, value in ((64, 9), (1 << 16, 2), (1 << 20, 3))
-    ]
-    (line,) = kernels_table.factors(rows)
-    assert line.split() == ["gelu", "invact", "/", "eager", "both", "2.00", "to", "3.00"]
-
-
-def test_memory_is_shown_with_what_was_expected():
-    kept = {"B": 130, "asked B": 128, "expected B": 128}
-    rows = [row("invact", "s", 1e-3), *(row("invact", unit, value, mode="kept") for unit, value in kept.items())]
-    assert kernels_table.block(rows).splitlines()[-1].endswith("keeps 130 B, asked for 128, expected 128")
-    rows[-1] = replace(rows[-1], median=64)
-    assert kernels_table.block(rows).endswith("expected 64 (DIFFERS)")
 
 
 @pytest.mark.gpu

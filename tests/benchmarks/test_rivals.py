@@ -7,13 +7,12 @@ import sys
 import pytest
 import torch
 
-from benchmarks import pages, rows
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals import page as rivals_page
-from benchmarks.rows import Row, read_lines, summary
+from benchmarks.rows import read_lines
 from coefficients import command
 from kernels import KernelError, saved_bytes
 
@@ -150,45 +149,6 @@ def test_on_a_gpu_the_allocator_is_asked_and_nothing_is_counted(monkeypatch, tmp
     monkeypatch.setattr(rivals, "allocated", lambda *_: asked.append("allocated") or [])
     assert rivals.main(["--what", "memory", "--out", str(tmp_path / "rows")]) == command.GOOD
     assert asked == ["allocated"]
-
-
-def test_the_page_shows_whom_only_a_gpu_has(monkeypatch, tmp_path):
-    cpu = {"device": "cpu", "versions": {"torch": "2", "threads": "1"}, "revision": "r"}
-    gpu = {"device": "gpu", "versions": {"torch": "2"}, "revision": "r"}
-    small, large = {"tokens": 2, "width": 4}, {"tokens": 8, "width": 4}
-
-    def row(name, mode, unit, value, where, size=small):
-        base = {"what": SWIGLU, "dtype": "bfloat16", "size": size, **where}
-        return Row(implementation=name, mode=mode, unit=unit, **base, **summary([value]))
-
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    rows.save([row(EAGER, "counted", "units", 17.0, cpu), row("exact", "counted", "units", 13.0, cpu)], "rivals-memory")
-    rows.save(
-        [row(name, "allocated", "B", value, gpu, large) for name, value in ((EAGER, 4096.0), (LIGER, 2048.0))],
-        "rivals-memory",
-    )
-    for where, errors_of in ((cpu, {EAGER: 0.002}), (gpu, {EAGER: 0.003, LIGER: 0.004})):
-        errors = [row(name, "first.weight", "relative error", value, where) for name, value in errors_of.items()]
-        rows.save(errors, "rivals-accuracy")
-    rows.save(
-        [
-            row(EAGER, "both", "s", 1.0, gpu, large),
-            row(f"{LIGER} / {EAGER}", "both", "ratio of times", 0.5, gpu, large),
-        ],
-        "rivals-speed",
-    )
-    head, _, *lines = rivals_page.every_section().splitlines()
-    assert head == (
-        "| SwiGLU | keeps, × its input | less | error of the gradient on cpu | error of the gradient on gpu "
-        "| allocated on gpu | time on gpu, × eager |"
-    )
-    assert lines[:3] == [
-        "| PyTorch, eager | 17 | – | 0.2 % | 0.3 % | 4.0 KiB | 1 |",
-        "| **ours**, exact | 13 | 24 % | – | – | – | – |",
-        "| Liger-Kernel | – | – | – | 0.4 % | 2.0 KiB | 0.50 (0.50–0.50) |",
-    ]
-    assert "on gpu with torch 2, 8 × 4 inputs of bfloat16" in lines[-1]
 
 
 def test_ligers_gelu_is_judged_by_its_own_definition():

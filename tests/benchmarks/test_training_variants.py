@@ -87,19 +87,6 @@ def test_variants_begin_with_the_same_weights(task):
     assert any(not torch.equal(other[name], stock[name]) for name in stock)
 
 
-@pytest.mark.parametrize(
-    ("variant", "parts"),
-    [
-        ("forward-ad", ("forward-ad", "")),
-        ("fewbit-3", ("fewbit", "3")),
-        ("compiled", ("compiled", "")),
-        ("compiled-plan-12", ("compiled-plan", "12")),
-    ],
-)
-def test_method_and_number_of_a_variant(variant, parts):
-    assert variants.parts(variant) == parts
-
-
 @pytest.mark.parametrize("task", ["text", "llama"])
 def test_a_model_of_text_does_not_look_ahead(task):
     settings = quick(task)
@@ -239,16 +226,6 @@ def _trains_like(coded, stock):
     for (_, batches, held_out), (_, coded_batches, coded_held_out) in zip(stock["curve"], coded["curve"], strict=True):
         assert coded_batches == pytest.approx(batches, rel=0.02)
         assert coded_held_out == pytest.approx(held_out, rel=0.02)
-
-
-def test_trying_a_step_changes_nothing():
-    settings = quick("resnet")
-    model = training_runs.start(settings, "stock", 0)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    sizes = training_runs._tried(settings, model, model, training_runs.first_batch(settings, 0))
-    assert sizes["peak"] >= sizes["kept"] > 0
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(weight.grad is None for weight in model.parameters())
 
 
 # ActNN

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from benchmarks import slack
 from codegen import disassembly
 from codegen import inspect as inspecting
-from codegen.costs import Report, as_table
+from codegen.costs import Report
 from codegen.inspect import inspect
-from codegen.machine import GPUS, predict
+from codegen.machine import predict
 from codegen.options import method
 from fitting.errors import InputError
 from kernels.methods.functions import FUNCTIONS
@@ -66,14 +65,6 @@ print(json.dumps([reports, addresses]))
 
 
 # The page of kernels of some functions, by four bits.
-PAGE = """
-import json, sys
-from benchmarks import slack
-from codegen.inspect import inspect
-tasks = [task for task in slack.tasks() if task[0] in json.loads(sys.argv[1]) and task[2] == "bfloat16"]
-tasks = [task for task in tasks if getattr(task[1], "bits", 0) == 4]
-print(json.dumps(slack.page([report for task in tasks for report in inspect(*task)])))
-"""
 
 
 def kernel_of(function: str, name: str, bits: int, dtype: str) -> KernelSpec:
@@ -276,11 +267,6 @@ def test_resources_are_read():
 # What counts make of a GPU.
 
 
-def test_rates():
-    per_clock = {gpu.name: round(gpu.bytes_per_clock, 1) for gpu in GPUS}
-    assert per_clock == {"A100 40GB": 10.2, "A100 80GB": 13.4, "H100": 12.8, "H200": 16.5}
-
-
 def test_prediction():
     _, h200 = predict("sm_90", 4.125, {"issue": 24.0, "float": 4.0, "logic": 16.0, "special": 1.0})
     clocks = 4.125 / (4300 / (132 * 1.98))
@@ -300,47 +286,8 @@ def report(arch: str, text: str, elements: int) -> Report:
     )
 
 
-def test_table_says_all():
-    shown = as_table([report("sm_90", SASS, 8)])
-    assert shown.splitlines()[0] == "gelu, invact, bfloat16, sm_90 (Triton 3.9.0)"
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
-    for line in (
-        "bytes moved per element 4.125",
-        "instructions per element 1.8",
-        "loads, bits a thread 1 x 128, 1 x 8 packed",
-        "H200: memory takes, ps per element 0.96",
-        "issue slots needed 5%",
-    ):
-        assert line in lines, shown
-    assert "jumps ahead" in shown
-    assert "no rates for gfx942" in as_table([report("gfx942", "\ts_endpgm\n", 4)])
-
-
-@pytest.mark.slow
-@needs_triton
-def test_the_page_names_kernels_whose_arithmetic_takes_the_time():
-    """Of GELU, and not of ReLU, by four bits each, on the machines of the page."""
-    text = json.loads(script(PAGE, json.dumps(["gelu", "relu"])))
-    assert re.search(r"^\| gelu \| (fewbit 4: [12]\d\d( \*f\*)?( \| )?){4} ?\|$", text, re.M), text
-    assert "| relu |" not in text
-
-
 def test_every_function_has_kernels():
     files = (ROOT / "kernels" / "generated").glob("*_triton.py")
     assert {task[0] for task in slack.tasks()} == {path.stem.removesuffix("_triton") for path in files}
     assert FUNCTIONS["gelu"].branches == 2
     assert [*FUNCTIONS["threshold"].parameters] == ["threshold", "value"]
-
-
-@pytest.mark.slow
-@needs_triton
-def test_the_rows_are_counts_of_these_kernels():
-    """Of the Triton that counted them: another one compiles otherwise."""
-    stored = slack.load("sm_90")
-    kernels = [("gelu", "fewbit", 3), ("tanh", "fewbit", 4), ("silu", "invact", 0)]
-    for report in json.loads(script(COMPILE, json.dumps(kernels)))[0]:
-        function, name, bits = report["kernel"]
-        row = stored[function, f"{name} {report['direction']}", bits, "bfloat16"]
-        if report["triton"] != row["versions"]["triton"]:
-            pytest.skip(f"counted with Triton {row['versions']['triton']}, not {report['triton']}")
-        assert report["instructions"] == row["median"], "python -m benchmarks.slack counts them again"

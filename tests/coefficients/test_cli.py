@@ -270,17 +270,6 @@ def test_check_proves_where_it_is_asked_to(
     assert capsys.readouterr().out.splitlines()[-1] == "2 files, 2 bad, 0 bounds proven"
 
 
-def test_progress_of_a_proof(
-    data: Path, prover: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The verdict, which may be shorter, comes on an empty line."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert run(["check", "--prove", "relu/fewbit-1bit.v1.json"]) == 0
-    first, second, third, rest = capsys.readouterr().err.split("\r")
-    assert (first, second.rstrip(), third.strip(), rest) == ("1/1", "1/1 proof on 5 cells", "", "")
-    assert len(second) == len(third)
-
-
 def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
@@ -305,45 +294,6 @@ def test_as_a_process(data: Path) -> None:
     done = command("check", "--no-recompute", "relu/fewbit-1bit.v1.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "relu/fewbit-1bit.v1.json: ok"
-
-
-def test_ctrl_c_in_a_process(data: Path) -> None:
-    package = data / "fitting" / "fewbit"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").touch()
-    (package.parent / "stored.py").write_text("def read(document):\n    return []\n")
-    (package / "verify.py").write_text(
-        "import signal\n"
-        "def verify(document, weights):\n"
-        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "    signal.raise_signal(signal.SIGINT)\n"
-    )
-    done = command("check", "relu/fewbit-1bit.v1.json")
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "coefficients: interrupted; files are whole or not there\n"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX pipes and devices")
-def test_outputs_that_take_nothing(data: Path) -> None:
-    arguments = ("check", "--no-recompute", *["relu/fewbit-1bit.v1.json"] * 50)
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = command(*arguments, stdout=writing)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
-
-    closed = command(*arguments, before=("sh", "-c", 'exec "$@" >&-', "sh"))
-    assert (closed.returncode, closed.stderr) == (0, "")
-
-    if os.path.exists("/dev/full"):
-        with open("/dev/full", "w") as full:
-            done = command(*arguments, stdout=full)
-        assert (done.returncode, done.stderr) == (
-            2,
-            "coefficients: cannot write the output: No space left on device\n",
-        )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX file names")

@@ -8,8 +8,6 @@ from fitting.activations import from_expression, get
 from fitting.approximation import compare, few_bits, from_output
 from fitting.errors import InputError
 from fitting.fewbit.solve import fit
-from fitting.invact.engines.papers import published
-from fitting.invact.judge import Judge
 from fitting.weights import named
 
 
@@ -89,28 +87,6 @@ def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
     assert approximation.error_floor is not None
     assert approximation.error_floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
     assert np.abs(approximation.derivative - approximation.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
-
-
-def test_the_error_is_the_integral_of_what_is_drawn() -> None:
-    approximation = from_output(get("mish"), "float16", domain=(-4, 6))
-    square = (approximation.derivative - approximation.q) ** 2
-    assert approximation.error == pytest.approx(np.trapezoid(square, approximation.x), rel=2e-2)
-
-
-@pytest.mark.slow
-def test_the_papers_formulas() -> None:
-    # Measured in exact arithmetic on [-10, 10]: 1.38e-6 + 3.38e-5 for GELU, 1.56e-6 + 2.49e-5 for SiLU.
-    assert from_output(get("gelu"), "float32", paper=True).error == pytest.approx(3.51e-5, rel=5e-3)
-    approximation = from_output(get("silu"), "float32", paper=True)
-    assert approximation.error == pytest.approx(2.65e-5, rel=5e-3)
-    assert approximation.label == "from y in float32, the paper's formulas"
-    theirs = published("silu")
-    assert theirs is not None
-    assert approximation.error_floor is not None
-    scores = [Judge(branch, approximation.error_floor)(formula) for branch, formula in enumerate(theirs)]
-    assert np.abs(approximation.derivative - approximation.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
-    with pytest.raises(InputError, match=r"^engine published has formulas for gelu and silu, got mish$"):
-        from_output(get("mish"), "float32", paper=True)
 
 
 @pytest.mark.parametrize(

@@ -220,15 +220,14 @@ def test_a_stdout_of_plain_ascii(folder: Path) -> None:
 @pytest.mark.slow
 @posix
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "words", "after"),
     [
-        ("fewbit", "--all --jobs 2"),
-        ("fewbit", "--fn gelu --bits 8 --joint"),  # twice as long as the longest wait
-        ("invact", "--all --jobs 2"),
-        ("invact", "--fn silu --dtype float32"),
+        ("fewbit", "--all --jobs 2", 2.5),
+        ("fewbit", "--fn gelu --bits 8 --joint", 0.2),  # while modules are imported
+        ("fewbit", "--fn gelu --bits 8 --joint", 2.5),  # half of the time it takes
+        ("invact", "--all --jobs 2", 2.5),
     ],
 )
-@pytest.mark.parametrize("after", [0.2, 2.5])
 def test_ctrl_c(name: str, words: str, after: float, folder: Path) -> None:
     """As a terminal sends it: to the command and all its children."""
     running = subprocess.Popen(

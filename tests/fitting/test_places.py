@@ -123,10 +123,3 @@ def test_check_takes_files_or_a_root(tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         assert run_coefficients(words) == 2
         assert capsys.readouterr().err == f"coefficients: {said}\n"
-
-
-def test_make_writes_into_the_package() -> None:
-    lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
-    made = [line for line in lines if "$(PY) -m fitting" in line and "--all" in line]
-    assert len(made) == 4
-    assert all(line.endswith("--root coefficients/data") for line in made)

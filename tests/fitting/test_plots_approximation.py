@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from coefficients import load
 from fitting.activations import get
 from fitting.approximation import Approximation, compare, few_bits, from_output
 from fitting.invact.error_floor import information_floor
@@ -79,18 +78,6 @@ def slopes_of_one_output(approximation: Approximation, i: int) -> Any:
     return activation.df(x[same])
 
 
-def test_each_side_has_its_own_floor_against_y() -> None:
-    approximation = few_bits(get("silu"), 3)
-    floor = information_floor(get("silu"), "bfloat16", parse_weight("uniform"))
-    for axes in error_figure(approximation, floor).axes[2:]:
-        assert len(axes.collections) == 2
-        for collection in axes.collections:
-            (path,) = (path for path in collection.get_paths())
-            x = path.vertices[:, 0]
-            turns = np.flatnonzero(np.diff(np.sign(np.diff(x)[np.diff(x) != 0])))
-            assert len(turns) == 1  # there and back again: no zigzag
-
-
 @pytest.mark.parametrize("domain", [(1.0, 4.0), (-4.0, -2.0)])
 def test_a_domain_on_one_side(domain: tuple[float, float]) -> None:
     figure = error_figure(from_output(get("silu"), "float16", domain=domain))
@@ -104,12 +91,6 @@ def test_no_floor_where_nothing_finite_is_stored() -> None:
     axes = error_figure(approximation, floor).axes[2]
     ends = np.concatenate([path.vertices[:, 0] for part in axes.collections for path in part.get_paths()])
     assert 255 < ends.max() < 256
-
-
-def test_the_title_has_the_largest_error() -> None:
-    approximation = from_output(get("mish"), "float32")
-    stored = load("mish", "invact-float32")["error"]["linf"]
-    assert f"max |f′−q| = {stored:.3g}, " in error_figure(approximation).get_suptitle()
 
 
 def test_no_error_has_no_logarithm() -> None:
@@ -153,10 +134,3 @@ def test_memory_before_and_after() -> None:
     widths = [[bar.get_width() for bar in bars] for bars in axes.containers]
     assert widths == [[6, 4, 1, 11], [1, 4, 0.5, 5.5]]
     assert figure.get_suptitle() == "a title"
-
-
-def test_long_names_keep_their_ends() -> None:
-    (axes,) = memory_figure({"x" * 60 + ".end": 3000}, {}, "").axes
-    label = axes.get_yticklabels()[0].get_text()
-    assert (label[0], label[-4:], len(label)) == ("…", ".end", 48)
-    assert axes.get_xlabel() == "B kept for backward"

@@ -23,25 +23,9 @@ MANY_AND_ONE = np.append(np.linspace(-1, 1, 999), 50)
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-def texts(figure: Figure) -> list[str]:
-    above, below = figure.axes
-    legend = above.get_legend()
-    assert legend is not None
-    labels = [text.get_text() for text in legend.get_texts()]
-    return [figure.get_suptitle(), *labels, below.get_xlabel(), below.get_ylabel()]
-
-
 @pytest.fixture(scope="module")
 def gelu() -> Fit:
     return fit(get("gelu"), 3)
-
-
-def test_texts(gelu: Fit) -> None:
-    assert texts(fewbit_figure(gelu)) == ["gelu′: 8 levels, ∫(f′−q)²w = 0.008094", "gelu′", "3 bits", "x", "f′ − q"]
-    doubled = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
-    title, *labels = texts(fewbit_figure(doubled))
-    assert title == "a_name_of_more_than_thirty_letters′: 1 level, ∫(f′−q)²w = 0, w = norm(0,2)"
-    assert labels[:2] == ["f′", "1 bit"]
 
 
 def test_curve_steps_and_error(gelu: Fit) -> None:
@@ -76,13 +60,6 @@ def test_jumps_of_the_derivative_are_upright_without_a_border() -> None:
     rise = np.flatnonzero(np.diff(derivative))
     assert len(rise) == 2
     assert (x[rise + 1] - x[rise] < 1e-14).all()
-
-
-@pytest.mark.parametrize("kind", ["shared", "contiguous"])
-def test_kinks_of_f_show_no_spike(kind: str) -> None:
-    table = fit(get("selu"), 3, levels=kind)
-    _, error = drawn(fewbit_figure(table).axes[1])
-    assert np.abs(error).max() <= table.error.linf * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ SHARED = (
         "benchmarks.compression.ways",
         "codegen.standalone",
     ),
-    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "resnet")),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "vit")),
 )
 
 

@@ -176,8 +176,8 @@ def test_rows_of_a_part_that_failed_in_some_of_it_are_published_with_others(driv
 
 
 def test_steps_run_by_themselves(driven):
-    driven.parts = [part("speed", "one"), part("memory", "two"), part("training", "three")]
-    assert driven("--steps", "training speed") == command.GOOD
+    driven.parts = [part("speed", "one"), part("memory", "two"), part("models", "three")]
+    assert driven("--steps", "models speed") == command.GOOD
     assert driven.ran == ["one", "three"]
 
 
@@ -238,9 +238,9 @@ def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd
     [
         (
             ("--dry", "--steps", "speed,memory"),
-            "steps must be of tests, speed, memory, models, training, got 'speed,memory'",
+            "steps must be of tests, speed, memory, models, got 'speed,memory'",
         ),
-        (("--dry", "--steps", " "), "steps must be of tests, speed, memory, models, training, got ' '"),
+        (("--dry", "--steps", " "), "steps must be of tests, speed, memory, models, got ' '"),
         (("--dry", "--limit", "soon"), "limit must be a whole number from 1 to 86400, got 'soon'"),
         ((), "device must be there, got 'cuda', and torch sees no GPU"),
     ],

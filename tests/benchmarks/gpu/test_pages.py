@@ -1,4 +1,4 @@
-"""Pages made of rows of a GPU, and a dry run of all parts."""
+"""A dry run of all parts, whose rows make pages; whole models."""
 
 import json
 import os
@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from benchmarks import pages, report, rows
-from benchmarks.gpu import issue_slots, notes, progress, slots, steps
+from benchmarks.gpu import models, progress, steps
 from benchmarks.gpu.remarks import only_a_device_shows
-from benchmarks.gpu.steps import GROUPS, STEPS, parts
-from benchmarks.rows import Row, summary
+from benchmarks.gpu.steps import STEPS, parts
 from coefficients import command
-from kernels.validate import kernel_for
 from tests.benchmarks.gpu.machine import ROOT, WITHOUT, environment
 
 
@@ -43,99 +41,6 @@ def results(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(rows, "RESULTS", folder)
     monkeypatch.setattr(pages, "RESULTS", folder)
     return folder
-
-
-SENTENCES = {
-    "README.md": "No GPU has timed the kernels yet",
-    "docs/performance.md": "No GPU timings",
-    "docs/accuracy.md": "On a GPU: nothing",
-    "docs/approx_backprop.md": "have not been timed",
-    "docs/trainers.md": "[some steps](performance.md#",
-    "docs/compression.md": "No GPU has timed coded partitions",
-}
-
-
-def check_pages_of_a_gpu() -> None:
-    for name in (*SENTENCES, "docs/memory.md", "docs/kernels.md", "docs/compress.md"):
-        text = report.rendered(name)
-        assert SENTENCES.get(name, "No rows of a GPU") not in text
-        assert "No rows of" not in text
-        assert "nvidia-h200" in text
-
-
-def test_without_rows_of_a_gpu_the_pages_say_so(results):
-    for name, sentence in SENTENCES.items():
-        assert sentence in report.rendered(name)
-    assert "No rows of a GPU yet." in report.rendered("docs/memory.md")
-    assert "No rows of a GPU yet." in report.rendered("docs/compress.md")
-    assert "No GPU has timed whole models yet" in report.rendered("README.md")
-    assert "Steps of an MLP and of a Llama-like model on an H200" in report.rendered("docs/trainers.md")
-
-
-GPU = {"device": "nvidia-h200", "versions": {"torch": "2", "cuda": "13"}, "revision": "r"}
-
-
-def group(name: str, failures: int) -> Row:
-    """How a group of tests ended on a GPU."""
-    return Row("tests", name, "failed", {}, "", "tests", **summary([float(failures)]), **GPU)
-
-
-def test_what_is_said_of_outputs_comes_from_the_groups_of_tests(results):
-    timed = Row("gelu", "invact", "both", {"n": 8}, "bfloat16", "s", **summary([1.0]), **GPU)
-    rows.save([timed], "kernels-time")  # as STEPS=speed leaves it
-    compared = "before a time was taken, each kernel was compared with its reference.\n- On other GPUs: nothing.\n"
-    assert notes.accuracy() == f"- On nvidia-h200: the kernels' tests were not run; {compared}"
-    rows.save([group(name, 0) for name in GROUPS], steps.TESTS)
-    passed = "all tests of the kernels passed at r, at all 16-bit inputs among them"
-    assert notes.accuracy() == f"- On nvidia-h200: {passed}; {compared}"
-    rows.save([group("exhaustive", 0), group("kernels", 2)], steps.TESTS)
-    assert (
-        "by group at r: exhaustive all pass, standalone not run, kernels 2 fail, elementwise not run"
-        in notes.accuracy()
-    )
-
-
-def slot(function: str, share: float, ratio: float, mode: str = "forward") -> list[Row]:
-    base = {"what": function, "mode": mode, "size": {"n": 8, "bits": 0}, "dtype": "bfloat16", **GPU}
-    return [
-        Row(implementation="invact", unit="predicted share", **base, **summary([share])),
-        Row(implementation="invact / copy", unit="ratio of times", **base, **summary([ratio])),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("ratios", "verdict"),
-    [
-        ((1.02, 1.05, 1.5, 2.1), "The model holds: 4 of 4 kernels are within 15 %"),
-        ((1.02, 1.6, 1.1, 2.1), "The model does not hold: 2 of 4 kernels are within 15 %"),
-    ],
-)
-def test_the_model_of_issue_slots_is_judged(ratios, verdict, results):
-    shares = (0.2, 0.6, 1.5, 2.0)
-    measured = [row for at, pair in enumerate(zip(shares, ratios, strict=True)) for row in slot(f"f{at}", *pair)]
-    rows.save(measured, "issue-slots")
-    text = "\n".join(slots.slots_lines())
-    assert verdict in text
-    assert "It says of 2 that arithmetic takes the time" in text
-    assert "as an H200:" in text
-    # The worst comes first: 60 % more than its bytes take.
-    worst = next(line for line in text.splitlines() if line.startswith("| f"))
-    assert worst.startswith("| f1," if ratios[1] > 1.5 else "| f0,") or ratios[1] < 1.5
-
-
-def test_ranks_that_are_alike_and_ranks_that_are_not() -> None:
-    assert slots._correlation([slots._rank([1.0, 2.0, 3.0]), slots._rank([10.0, 20.0, 90.0])]) == pytest.approx(1)
-    assert slots._correlation([slots._rank([1.0, 2.0, 3.0]), slots._rank([9.0, 2.0, 1.0])]) == pytest.approx(-1)
-    assert slots._correlation([slots._rank([1.0, 1.0]), slots._rank([1.0, 2.0])]) == 0
-
-
-def test_predicted_shares_are_those_of_the_page() -> None:
-    """docs/performance.md's table of GELU by invact, forward."""
-    kernel, _ = kernel_for("gelu", {}, "invact")
-    assert issue_slots.model(torch.device("cpu")).name == "H200"
-    share = issue_slots.predicted(kernel, "bfloat16", "forward", issue_slots.model(torch.device("cpu")))
-    [row] = [line for line in report.kernels_section().splitlines() if line.startswith("| GELU, invact |")]
-    assert row.split(" | ")[3] == f"{100 * share:.0f} %"
 
 
 @pytest.mark.slow
@@ -166,4 +71,20 @@ def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(resu
     folder.mkdir()
     for path in made.glob("*.jsonl"):
         (folder / path.name).write_text(as_of_a_gpu(path.read_text()))
-    check_pages_of_a_gpu()
+    for page in ("performance", "accuracy", "compression", "kernels", "compress"):
+        assert "nvidia-h200" in report.rendered(f"docs/{page}.md")
+    assert "nvidia-h200" in report.rendered("README.md")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.parametrize("name", ["llama-bare", "vit-l"])
+def test_whole_models_keep_less_exactly_and_still_less_in_few_bits(name):
+    failed: list[str] = []
+    groups = models.models([name], models.QUICK_WAYS, torch.device("cpu"), True, failed)
+    medians = {rows[0].implementation: {row.what: row.median for row in rows} for rows in groups}
+    assert not failed
+    eager, exact, coded, checkpoint = (medians[way] for way in models.QUICK_WAYS)
+    assert eager["error"] == exact["error"] == checkpoint["error"] == 0 < coded["error"]
+    assert coded["kept"] < exact["kept"] < eager["kept"]
+    assert {"peak", "first step", "step"} < set(coded)

@@ -10,7 +10,6 @@ from fitting.activations import Activation, from_expression, get, names, oracle
 from fitting.activations.catalogue import ALIASES
 from fitting.errors import InputError
 from tests.fitting.activations.catalogue_cases import INF, every_case
-from tests.fitting.agreement import EPS, TINY, misses
 
 
 def test_alias():
@@ -102,16 +101,3 @@ def test_parameters_are_float64_exactly():
     threshold = get("threshold", threshold=0.1)
     assert (float(threshold.f(0.1)), float(oracle.f(threshold, 0.1)), float(oracle.df(threshold, 0.1))) == (20, 20, 0)
     assert float(threshold.f(np.nextafter(0.1, 1))) == np.nextafter(0.1, 1)
-
-
-def test_the_comparison_helper_can_fail():
-    at = np.array([1.0, 2.0, 3.0, 4.0])
-    got = at + np.array([0, 3 * np.spacing(2.0), 0, np.spacing(4.0)])
-    assert misses(at, got, at, rtol=EPS / 2) == (
-        f"2 of 4 points missed; worst at x = {at[1]!r}: got {got[1]!r}, want {at[1]!r}, 6 × tolerance, 3 ulps"
-    )
-    assert not misses(at, at, at)
-    assert misses(at, [1, 2, 3, math.nan], at, atol=1.0)
-    assert misses(at, [1, 2, 3, INF], at, atol=1.0)
-    assert not misses([INF], [math.nan], [math.nan])
-    assert misses([0.0], [TINY], [0.0])

@@ -204,19 +204,6 @@ def test_derivative_is_monotone_on_its_runs_and_turns_between_them_only(name, da
     assert rise == 0 or run.direction != 0
 
 
-@every_name
-def test_derivative_changes_sign_at_turning_points_only(name):
-    activation = get(name)
-    points = np.linspace(-40, 40, 4001) + math.pi / 1e4
-    signs = np.sign(activation.df(points))
-    points, signs = points[signs != 0], signs[signs != 0]
-    changes = [(points[i], points[i + 1]) for i in np.flatnonzero(signs[1:] != signs[:-1])]
-    turning = activation.turning_points()
-    # A jump against the direction of f is a turn too (threshold: from 20 down to 0.1, then up); f' may keep its sign.
-    assert [at for at in turning if name != "threshold"] == [at for a, b in changes for at in turning if a < at < b]
-    assert len(changes) == len(turning) - (name == "threshold")
-
-
 @every_case
 def test_parity_holds_pointwise(name, params):
     activation = get(name, **params)

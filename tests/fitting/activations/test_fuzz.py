@@ -83,13 +83,6 @@ def survive(text):
 fuzz = settings(max_examples=1000)
 
 
-@pytest.mark.slow
-@fuzz
-@given(text=st.text(max_size=60))
-def test_random_text(text):
-    survive(text)
-
-
 @fuzz
 @given(text=st.text(alphabet=st.sampled_from("x0123456789.e+-*/()<>=, ,aPphis'\"\\[]{}:_#"), max_size=40))
 def test_random_near_text(text):

@@ -17,15 +17,10 @@ from tests.tiers import in_ci
 
 WEIGHTS = [
     "norm",
-    "norm(0,1e-6)",
     "cauchy",
-    "t(1.5)",
     "beta(0.5,0.5)",
-    "gamma(0.3)",
     "gamma(0.1)",
-    "expon",
     "lognorm(1)",
-    "pareto(1)",
     "laplace",
 ]
 

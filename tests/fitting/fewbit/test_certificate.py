@@ -26,12 +26,10 @@ from tests.fitting.fewbit.references import (
     dense_error,
     fitted,
     grid,
-    lloyd,
     nearest,
 )
 
 N = 100_000  # points of the dense grid
-STARTS = 60
 
 
 def bound_on(name, cells_to_spare, k, shared, weight=None, domain=(LO, HI)):
@@ -64,20 +62,6 @@ def test_the_bound_holds_on_coarse_cells_too(name, shared):
             last = max(last, bound)
         assert last > 0.4 * reached
     assert needed
-
-
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
-@pytest.mark.parametrize("name", ["gelu", "selu", SAW])
-def test_finer_cells_are_never_worse(name, shared):
-    """The cells are nested: a function that is constant on coarse cells is constant on fine ones."""
-    measure = Measure(activation_of(name), uniform(), (LO, HI))
-    last = math.inf
-    for to_spare in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-        cells = measure.cells(to_spare * measure.mass * measure.span)
-        _, cost, slack = grid_optimum(measure, cells, 5, shared)
-        total = math.fsum(cells.moments.spread) + cost
-        assert total <= last + 2 * slack + 2 * math.fsum(cells.doubt)
-        last = total
 
 
 @given(
@@ -166,22 +150,6 @@ def test_no_function_is_below_the_bound(name, bits, decades, seed, shared):
         codes = result.steps.codes[np.searchsorted(np.sort(np.round((borders - LO) / h)), np.arange(N), side="right")]
     error = dense_error(values, levels[codes], h)
     assert error >= result.error.lower_bound - allowance(N, np.abs(levels).max())
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4])
-@pytest.mark.parametrize("name", ["gelu", "mish", "selu", "tanh"])
-def test_lloyd_never_beats_it(name, bits):
-    """From many starts: random values of f', some far out, and the optimum itself."""
-    error = fitted(name, bits).error
-    x, h = grid(20_000)
-    values = DERIVATIVES[name](x)
-    rng = np.random.default_rng(bits)
-    starts = [rng.choice(values, 2**bits, replace=False) for _ in range(STARTS // 2)]
-    starts += [rng.uniform(values.min(), values.max(), 2**bits) for _ in range(STARTS // 2)]
-    reached = [lloyd(values, start, h)[1] for start in [*starts, fitted(name, bits).steps.levels]]
-    assert min(reached) >= error.lower_bound - allowance(20_000, 2.0)
-    assert min(reached) >= error.l2_squared - allowance(20_000, 2.0)
-    assert reached[-1] <= error.l2_squared + allowance(20_000, 2.0)  # from the optimum it stays there
 
 
 @pytest.mark.parametrize(

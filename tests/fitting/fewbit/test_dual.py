@@ -9,10 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fitting.errors import InputError
-from fitting.fewbit import dual
-from fitting.fewbit.blocks import Floats, Ints
 from fitting.fewbit.dp import partition
-from fitting.fewbit.dual import priced_cuts, priced_partition
+from fitting.fewbit.dual import priced_partition
 from tests.fitting.fewbit.test_dp import CURVES, MASSES, Atoms, atoms, best_by_fractions, cost_of, gelu_slope
 
 
@@ -56,6 +54,7 @@ def test_other_orders_are_right_or_refused(curve: str) -> None:
         if got is not None:
             solved += 1
             assert abs(got.cost - want.cost) <= got.slack + want.slack
+            assert got.slack <= want.slack  # else it must say that there is no price
     assert solved > 3
 
 
@@ -75,22 +74,6 @@ def test_the_slack_of_many_levels_is_small() -> None:
     assert got is not None
     assert got.cuts.tolist() == want.cuts.tolist()
     assert got.slack < want.slack / 100 < got.cost
-
-
-def test_fewer_places_tell_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a price from fewer places, all places are searched seven times."""
-    searched = []
-
-    def counted(sums: Floats, price: float, margin: float) -> tuple[float, Ints]:
-        searched.append(len(sums))
-        return priced_cuts(sums, price, margin)
-
-    monkeypatch.setattr(dual, "priced_cuts", counted)
-    values = np.sort(gelu_slope(np.linspace(-10, 10, 20_000)))
-    got, want = dual.priced_partition(values, np.ones(20_000), 32), partition(values, np.ones(20_000), 32)
-    assert got is not None
-    assert abs(got.cost - want.cost) <= got.slack + want.slack
-    assert [n for n in searched if n > len(np.unique(values)) / dual.THINNED + 2] == [len(np.unique(values)) + 1]
 
 
 def test_few_values_and_bad_ones() -> None:

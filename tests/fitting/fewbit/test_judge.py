@@ -4,7 +4,6 @@ import copy
 import json
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -21,7 +20,7 @@ from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.verify import verify
-from fitting.weights import UNNAMED, from_callable, from_samples, parse_weight, uniform
+from fitting.weights import from_callable, from_samples, uniform
 from tests.fitting.fewbit.references import DERIVATIVES, SHOWN, activation_of, fitted, grid
 from tests.tiers import in_ci
 
@@ -280,11 +279,6 @@ def test_files_whose_weight_is_not_in_them(weight):
     assert len(problems) == 1
     assert "linf" in problems[0]
     assert unverified == UNWEIGHTED
-
-
-def test_weights_by_label_are_the_weights_by_text(tmp_path: Path):
-    np.save(tmp_path / "a.npy", np.arange(5.0))
-    assert parse_weight(str(tmp_path / "a.npy")).label.startswith(UNNAMED[0])
 
 
 def test_an_error_that_underflows_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,7 @@
 """`check --prove`: bounds proven from the file alone, bounds refused, and files for which it cannot prove any."""
 
 import copy
-import math
-import re
 
-import numpy as np
 import pytest
 
 from coefficients import load
@@ -13,14 +10,12 @@ from coefficients.document import dumps, seal
 from coefficients.store import DATA
 from fitting.activations import from_expression
 from fitting.fewbit import document
-from fitting.fewbit.measure import Measure
 from fitting.fewbit.prove import prove
 from fitting.fewbit.solve import fit
-from tests.fitting.fewbit.references import SHOWN, activation_of, fitted
+from tests.fitting.fewbit.references import SHOWN, fitted
 from tests.tiers import in_ci
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/fewbit-*.json"))
-SOME = [f"{name}/fewbit-{bits}bit.v1.json" for name, bits in (("gelu", 3), ("selu", 1), ("tanh", 3), ("relu2", 1))]
 
 
 def silent(_):
@@ -46,20 +41,19 @@ def test_every_shipped_bound_is_proven(name):
     assert prove(load(DATA / name), silent) == ([], [])
 
 
-# A second or two for each bound that is proven: one smooth function, and one whose f' jumps.
+# One smooth function, and one whose f' jumps.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", in_ci(SOME, re.compile(r"gelu|selu").match))
+@pytest.mark.parametrize("name", ["gelu/fewbit-3bit.v1.json", "selu/fewbit-1bit.v1.json"])
 def test_no_bound_above_the_best_error_is_proven(name):
-    """Not the error itself, nor one a little above; the bound that is proven instead is below it, and near."""
+    """Not the error itself; the bound that is proven instead, as for any larger one, is below it, and near."""
     good = load(DATA / name)
     error = good["error"]["l2_squared"]
-    for forged in (error, error * (1 + 1e-9), error * 1.01):
-        [problem], unproven = prove(with_bound(good, forged), silent)
-        assert unproven == []
-        words = problem.split()
-        assert words[:5] == ["error.lower_bound", "must", "be", "at", "most"]
-        assert problem.endswith(f"got {forged!r}")
-        assert error * (1 - 1e-6) < float(words[5].rstrip(",")) < error
+    [problem], unproven = prove(with_bound(good, error), silent)
+    assert unproven == []
+    words = problem.split()
+    assert words[:5] == ["error.lower_bound", "must", "be", "at", "most"]
+    assert problem.endswith(f"got {error!r}")
+    assert error * (1 - 1e-6) < float(words[5].rstrip(",")) < error
 
 
 @pytest.mark.parametrize("kind", ["contiguous", "shared"])
@@ -71,14 +65,6 @@ def test_any_table_may_have_the_bound(name, kind):
     bad = copy.deepcopy(good)
     bad["solution"].update(borders=[-1.5, 0.3, 2.0], codes=[0, 1, 0, 1], levels=[-0.3, 0.4])
     assert prove(bad, silent) == ([], [])
-
-
-def test_it_tells_what_it_does():
-    said = []
-    assert prove(load("gelu", "fewbit-3bit"), said.append) == ([], [])
-    assert said[0].startswith("proof on ")
-    assert all(text.startswith("proof on ") for text in said)
-    assert said[-1].endswith(" % below the stored bound")
 
 
 def test_a_bound_of_zero_needs_no_proof():
@@ -109,20 +95,3 @@ def test_the_command(tmp_path, capsys):
     path.write_text(dumps(seal(good, 1)))
     assert run(["check", "--prove", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [f"{path}: ok", "1 file, 0 bad, 1 bound proven"]
-
-
-def test_cells_end_at_the_stored_borders(monkeypatch):
-    """Then the best function that is constant on cells is the table itself, if that is the best."""
-    seen = []
-
-    class Watched(Measure):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            seen.append(self)
-
-    monkeypatch.setattr("fitting.fewbit.prove.Measure", Watched)
-    stored = load("gelu", "fewbit-3bit")
-    prove(stored, silent)
-    cells = seen[0].cells(math.inf)
-    assert np.isin(stored["solution"]["borders"], cells.hi).all()
-    assert activation_of("gelu").name == seen[0].activation.name

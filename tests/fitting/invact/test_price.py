@@ -1,7 +1,6 @@
 """The price of a formula: exact counts of small expressions, and the table against what a compiler made of it."""
 
 import importlib.util
-import json
 import sys
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 from sympy import Abs, Piecewise, Rational, exp, log, sqrt, symbols
 
 from benchmarks import price as measured
-from benchmarks.rows import RESULTS, Row
 from fitting.activations.functions import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
 from fitting.invact.engines.papers import published
-from fitting.invact.price import DIVISION, TABLE, Price, price
+from fitting.invact.price import TABLE, Price, price
 from fitting.invact.variable import S, Y, constant
 
 A, B, C, D, E = symbols("a b c d e", real=True)
@@ -186,12 +184,6 @@ def test_paper_formulas():
         assert candidate.price.total == sum(measured.table_value(measured.BODIES[row][1]))
 
 
-def test_total_and_text():
-    assert Price(3, 2, 1, 2).total == 3 + 2 + 1 + 2 * DIVISION == 22
-    assert str(Price(3, 2, 1, 2)) == "22 (3 fma, 2 other, 1 special, 2 division)"
-    assert str(Price(3, 0, 0, 0)) == "3 (3 fma)"
-
-
 # The stored measurement.
 
 # Rows where the compiler does better than the table says: predication does the work of one select; and on sm_90
@@ -214,49 +206,6 @@ def test_table_agrees_with_the_measurement(capability):
 
 def test_every_row_of_the_table_is_measured():
     assert {kind for _, parts in measured.BODIES.values() for kind in parts} == set(TABLE)
-
-
-@pytest.mark.parametrize("capability", measured.CAPABILITIES)
-def test_stored_rows_are_rows(capability):
-    lines = (RESULTS / f"sm_{capability}" / "price.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [Row(**json.loads(line)) for line in lines]
-    assert len(rows) == 2 * len(measured.BODIES)
-    for row in rows:
-        assert (row.what, row.dtype, row.device) == ("price", "float32", f"sm_{capability}")
-        assert row.unit in ("special per element", "other per element")
-        assert row.mode == measured.BODIES[row.implementation][0]
-        assert row.median == row.quantiles[0] == row.quantiles[1] >= 0
-        assert set(row.versions) == {"python", "triton"}
-
-
-def test_rows_are_saved_whole_and_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "RESULTS", tmp_path)
-    common = {"size": {}, "dtype": "float32", "runs": 1, "device": "sm_75", "versions": {}, "revision": "x"}
-    rows = [
-        Row("price", "log", "tl.log(y)", unit=f"{kind} per element", median=n, quantiles=(n, n), **common)
-        for kind, n in (("special", 1.0), ("other", 9.0))
-    ]
-    path = measured.save(rows)
-    assert path == tmp_path / "sm_75" / "price.jsonl"
-    assert [file.name for file in path.parent.iterdir()] == ["price.jsonl"]
-    assert measured.load(75) == {"log": (1.0, 9.0)}
-
-
-def test_instructions_are_read_from_a_listing():
-    """Predicated ones too; directives, labels, encodings and control words are none."""
-    listing = """
-        .section .text.kernel,"ax",@progbits
-.text.kernel:
-        /*0000*/                   MOV R1, c[0x0][0x28] ;
-        /*0010*/              @!P0 MUFU.SQRT R3, R2 ;
-        /*0020*/          @UP1     FFMA.FTZ R4, R2, R3, R4 ;
-        /*10f0*/                   FADD R5, |R4|, -R2 ;    /* 0x0000000000007918 */
-                                                           /* 0x000fc00000000000 */
-.L_x_0:
-        /*1100*/                   BRA `(.L_x_0);
-        /*1110*/                   NOP;
-    """
-    assert measured._INSTRUCTION.findall(listing) == ["MOV", "MUFU", "FFMA", "FADD", "BRA", "NOP"]
 
 
 def test_without_triton_one_line_says_what_to_install(monkeypatch, capsys):

@@ -1,12 +1,10 @@
-"""The second bit beside the output, which way y was rounded but for one y: its floors by brute force, the best bit."""
+"""The second bit beside the output, which way y was rounded but for one y: its floors by brute force."""
 
 import json
 import math
-import re
 from collections import defaultdict
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +22,6 @@ from fitting.invact.formats import FORMATS, Format
 from fitting.invact.inputs import every_input, on_right
 from fitting.invact.judge import Judge
 from fitting.invact.report import as_table
-from fitting.invact.side_information import best, best_by_branch
 from fitting.invact.solve import fit
 from fitting.invact.sweep import shipped
 from fitting.weights import named
@@ -32,7 +29,6 @@ from fitting.weights import named
 SIXTEEN = ("bfloat16", "float16")
 CURVED = ("hardswish", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish")
 NORMAL = named("norm")
-PAGE = Path(__file__).parents[3] / "docs" / "invact.md"
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
@@ -119,13 +115,10 @@ def floors(name, dtype):
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
-def test_the_bit_is_between_none_and_the_best(name, dtype):
-    """The cut output brings the floor within a tenth of that of the best bit; without it half more may be left."""
+def test_each_bit_lowers_the_floor(name, dtype):
     one_bit, rounding, two_bits = floors(name, dtype)
-    least = best_by_branch(get(name), dtype, NORMAL)
-    assert least.rms * (1 - 1e-9) <= two_bits.rms < rounding.rms < one_bit.rms
-    assert least.linf <= two_bits.linf <= rounding.linf <= one_bit.linf
-    assert two_bits.rms < 1.1 * least.rms
+    assert two_bits.rms < rounding.rms < one_bit.rms
+    assert two_bits.linf <= rounding.linf <= one_bit.linf
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
@@ -153,17 +146,6 @@ def test_functions_without_a_turn_in_normal_numbers_have_no_cut_output():
     """Of x**2 the numbers next to f(T) = 0 are subnormal."""
     assert second_bit(from_expression("x**2"), "bfloat16", NORMAL) is None
     assert fit(from_expression("x**2"), "bfloat16", bits=2).error_floor.cut is None
-
-
-def test_the_table_in_the_docs():
-    """docs/invact.md has the floors of some functions, each number to three digits."""
-    rows = re.findall(r"^\| (\w+), (\w+) \| (0[\d.| ]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(rows) == 6
-    for name, dtype, cells in rows:
-        activation = get(name.lower())
-        computed = [floor.rms for floor in floors(activation.name, dtype)]
-        computed += [function(activation, dtype, NORMAL).rms for function in (best_by_branch, best)]
-        assert [float(cell) for cell in cells.split(" | ")] == [float(f"{value:.3g}") for value in computed], name
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))

@@ -43,16 +43,6 @@ def test_the_table(fewbit: Command) -> None:
     assert verify(document) == ([], [])
 
 
-def test_csv_has_every_digit(fewbit: Command) -> None:
-    _, out, _ = fewbit("--fn", "mish", "--bits", "1", "--joint", "--format", "csv")
-    table = fit_joint(get("mish"), 1).table
-    rows = [line.split(",") for line in out.splitlines()]
-    assert rows[0] == ["from", "to", "derivative", "output", "code"]
-    assert [float(row[2]) for row in rows[1:]] == table.derivatives.tolist()
-    assert [float(row[3]) for row in rows[1:]] == table.outputs.tolist()
-    assert float(rows[1][1]) == table.borders[0]
-
-
 def test_a_packaged_code_is_what_is_found_again() -> None:
     table, again = load("gelu", "joint-4bit")["solution"], fit_joint(get("gelu"), 4).table
     for key in table:  # 12 digits are stored, of which processors' own exp may change the last

@@ -69,15 +69,6 @@ def test_one_more_bit_than_each_of_two_codes_is_better_than_both(silu: Figure) -
         assert together[bits // 2 + 1] * (1 - CLOSE) <= total * (1 + ROUNDED)
 
 
-def test_words(silu: Figure) -> None:
-    assert silu.get_suptitle() == "silu and silu′, w = norm"
-    assert [axes.get_title() for axes in silu.axes] == ["f′", "f"]
-    assert [axes.get_yscale() for axes in silu.axes] == ["log", "log"]
-    legend = silu.axes[1].get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == [ONE_CODE, TWO_CODES]
-
-
 def test_a_derivative_without_error_is_said_to_have_none() -> None:
     derivative, output = joint_bits_figure(get("relu"), named("norm(0,2)")).axes
     assert [text.get_text() for text in derivative.texts] == ["no error"]

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._dynamo import config as dynamo_config
 from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.compiler import nested_compile_region
 from torch.nn import functional as F
 
@@ -45,6 +46,22 @@ def test_regions_that_are_compiled_once() -> None:
     of_regions = [row for row in around.crossings if "getitem" in row.operation]
     assert {row.form for row in of_regions} == {"whole"}  # codes are not coded again
     assert any("a graph of its own" in row.reason for row in of_regions)
+
+
+class Own(CustomGraphPass):
+    def __call__(self, graph: fx.Graph) -> None: ...
+
+    def uuid(self) -> str:
+        return "own"
+
+
+def test_regions_without_our_pass_are_refused() -> None:
+    """Else a pass of the user's own would replace it, and gradients would be wrong without a word."""
+    torch._dynamo.reset()
+    options = compression.options(bits=8) | {"post_grad_custom_pre_pass": Own()}
+    run = torch.compile(nn.Sequential(Block(), Block(), Block()), options=options)
+    with pytest.raises(Exception, match="options must have post_grad_custom_pre_pass as "):
+        run(torch.randn(256, 64))
 
 
 class Routed(nn.Module):

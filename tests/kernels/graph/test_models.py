@@ -99,3 +99,34 @@ def test_bits_err_no_more_than_a_plain_hook(name: str, monkeypatch: pytest.Monke
     assert torch.equal(ours.loss, stock.loss)
     assert 0 < error(ours, stock) <= max(by_hook, 0.01)
     assert ours.saved <= (1 - MODELS[name][2]) * stock.saved
+
+
+WAYS = {"invact": 1 / 8, "fewbit-3": 3 / 8, "forward-ad": 4}  # bytes an element beside the activation's output
+PAPER = {"bert": 0.229, "vit": 0.238}  # the share that InvAct's paper saves in whole models
+
+
+@pytest.mark.parametrize("policy", WAYS)
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama"])
+def test_papers_methods_keep_what_they_say_beside_exact(name: str, policy: str) -> None:
+    model, inputs = build(name)
+    stock = step(model, inputs)
+    elements: list[int] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, y: elements.append(y.numel()))
+        for module in model.modules()
+        if "Activation" in type(module).__name__ or type(module).__name__ == "SiLU"
+    ]
+    step(model, inputs)
+    for hook in hooks:
+        hook.remove()
+    handle = compress(model)
+    exact = step(model, inputs)
+    handle.remove()
+    handle = compress(model, policy=policy)
+    ours = step(model, inputs)
+    assert not handle.stock
+    assert not handle.refused
+    assert ours.saved - exact.saved == WAYS[policy] * sum(elements)
+    if policy == "invact":
+        assert error(ours, stock) < 2.0**-19  # the most that f' errs by in float32
+        assert 1 - ours.saved / stock.saved >= PAPER.get(name, 0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kernels import KernelError, convert, saved_bytes
 from kernels.planning import Plan, make_plan, seconds
 from kernels.planning.limits import Limits
-from kernels.planning.observe import Step
 from kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
+from kernels.planning.step import Step
 from tests.kernels.planning.nets import NETS, gradient, text
 from tests.kernels.planning.test_solve import errors_of, steps
 

@@ -65,7 +65,7 @@ def test_a_tensor_that_magnifies_errors_is_named(bits: int) -> None:
     assert report.checked.error is not None
     assert report.checked.error > 3 * report.checked.predicted
     assert [site for site, _ in report.checked.guilty] == [": Steep.apply"]
-    assert "Error of the gradient of samples: " in str(report)
+    assert "Error of the gradient of samples, without your loss (give loss=): " in str(report)
 
 
 def test_strict_raises_and_leaves_the_model() -> None:
@@ -160,9 +160,12 @@ def test_the_loss_counts() -> None:
     model = Cubed()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        convert(model, "compress", inputs=X).revert()
+        report = convert(model, "compress", inputs=X)
+    assert "Error of the gradient of samples, without your loss (give loss=): " in str(report)
+    report.revert()
     with pytest.warns(UserWarning, match="by the saved tensors ': Cube.apply'"):
-        convert(model, "compress", inputs=X, loss=divided)
+        report = convert(model, "compress", inputs=X, loss=divided)
+    assert "Error of the gradient of samples: " in str(report)
 
 
 @pytest.mark.parametrize("name", NETS)

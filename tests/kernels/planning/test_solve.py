@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kernels import KernelError
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
-from kernels.planning.observe import SavedSite, Step
 from kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
+from kernels.planning.step import SavedSite, Step
 
 BITS = 4
 

@@ -43,16 +43,6 @@ def test_numbers_sort(visit):
         assert tab.locator("[aria-sort]").count() == 1
 
 
-def test_names_sort_by_keyboard(visit):
-    tab = visit()
-    heading = tab.locator("#page-table thead th").first.get_by_role("button")
-    heading.focus()
-    tab.keyboard.press("Enter")
-    assert values(tab, 0) == sorted(values(tab, 0))
-    tab.keyboard.press("Space")
-    assert values(tab, 0) == sorted(values(tab, 0), reverse=True)
-
-
 def test_filter(visit):
     tab = visit()
     entries = shown_entries()
@@ -102,31 +92,6 @@ def test_a_chosen_fit_is_shown_alone(visit):
     assert tab.locator("#gelu .panel:visible").count() == 1
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_what_is_touched_is_large_enough(visit, width):
-    """At least 24 pixels both ways, except links within a sentence (WCAG 2.5.8)."""
-    tab = visit(viewport={"width": width, "height": 800})
-    script = """() => [...document.querySelectorAll("a, button, summary, label:has(input), #page-filter")]
-        .filter((one) => one.checkVisibility() && !one.matches(".skip, p a"))
-        .map((one) => [one.textContent, one.getBoundingClientRect()])
-        .map(([words, box]) => [words, box.width, box.height])"""
-    sizes = tab.evaluate(script)
-    assert len(sizes) > 400
-    assert [element for element in sizes if min(element[1:]) < 24] == []
-
-
-@pytest.mark.parametrize("width", [360, 900, 1024, 1280, 1600])
-def test_the_bar_shows_no_scrollbar_and_all_its_links_can_be_reached(visit, width):
-    tab = visit(viewport={"width": width, "height": 800})
-    jumps = tab.locator(".jumps")
-    assert jumps.evaluate("(bar) => bar.offsetHeight - bar.clientHeight") == 0
-    fits = jumps.evaluate("(bar) => bar.scrollWidth <= bar.clientWidth")
-    assert fits == (width >= 1024)
-    last = jumps.locator("a").last
-    last.focus()
-    tab.wait_for_function("(link) => link.getBoundingClientRect().right <= innerWidth", arg=last.element_handle())
-
-
 def test_the_page_does_not_scroll_sideways(visit):
     tab = visit()
     tab.evaluate("for (const one of document.querySelectorAll('.panel:first-child details')) one.open = true")
@@ -145,15 +110,6 @@ def assert_narrow(tab, width: int) -> None:
     assert max(cards) <= 0
 
 
-def test_dark_and_light(visit):
-    tab = visit(color_scheme="light")
-    script = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('text')).fill]"
-    light = tab.evaluate(script)
-    tab.emulate_media(color_scheme="dark")
-    dark = tab.evaluate(script)
-    assert all(a != b for a, b in zip(light, dark, strict=True))
-
-
 def test_without_a_script(visit):
     tab = visit(java_script_enabled=False)
     assert tab.locator("button:visible").count() == 0
@@ -164,13 +120,3 @@ def test_without_a_script(visit):
     assert '"method": "invact"' in tab.locator("#gelu .panel:visible pre:visible").inner_text()
     tab.locator('#page-table [href="#mish-invact-float16.v1"]').click()
     assert "InvAct, float16" in tab.locator("#mish .panel:visible h4").all_inner_texts()
-
-
-def test_focus_is_seen(visit):
-    tab = visit()
-    tab.keyboard.press("Tab")
-    assert tab.locator(":focus").inner_text() == "Skip to the functions"
-    for _ in range(12):
-        outline = "getComputedStyle(document.activeElement).outlineStyle"
-        assert tab.evaluate(outline) == "solid"
-        tab.keyboard.press("Tab")

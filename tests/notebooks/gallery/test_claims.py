@@ -7,22 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from coefficients.document import SEALED, dumps, seal
 from coefficients.store import DATA
-from fitting.activations import get
-from fitting.fewbit.table1 import EVEN, TABLE_1
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import formulas
-from notebooks.gallery.fits import Coded, FewBit, InvAct, Joint, Published
+from notebooks.gallery.fits import Coded, FewBit, InvAct
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
 from notebooks.gallery.page import page
 from notebooks.gallery.shelves import shelves
 from notebooks.gallery.table import COLUMNS, table
 
 POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-KINDS = ("", "in contiguous intervals")
 NAMES = [name for name, _ in COLUMNS]
 
 
@@ -116,89 +112,6 @@ def near(words: str, number: float, digits: int = 3) -> bool:
     return abs(shown - Fraction(number)) <= abs(Fraction(number)) * Fraction(1, 2) / 10 ** (digits - 1)
 
 
-def papers_error(fit) -> float | None:
-    """The error of the InvAct paper's formulas for the same function and dtype; None for two bits."""
-    if "bits" in fit.document["options"]:
-        return None
-    name = f"invact-{fit.document['options']['dtype']}-published"
-    path = DATA / fit.entry.function / f"{name}.v1.json"
-    return json.loads(path.read_text(encoding="utf-8"))["error"]["rms"] if path.is_file() else None
-
-
-@pytest.mark.slow
-def test_numbers_on_cards_are_those_of_the_files(all_shelves):
-    text = "".join(card(shelf) for shelf in all_shelves)
-    shown, compared = details(text), 0
-    for fit in (fit for shelf in all_shelves for fit in shelf.fits):
-        error, solution, said = fit.document["error"], fit.document["solution"], shown[fit.id]
-        bits_kept = re.search(r"(\d+) bits? an element", said["keeps"])
-        assert (int(bits_kept[1]) if bits_kept else 0) == fit.kept_bits
-        if isinstance(fit, FewBit):
-            bits, paper = fit.document["options"]["bits"], TABLE_1.get(fit.entry.function, ())
-            assert near(said["∫(f′ − q)²w"], error["l2_squared"], 4)
-            assert ("paper" in said) == (len(paper) >= bits)
-            assert said.get("paper", "").partition(" ")[0] == (paper[bits - 1] if len(paper) >= bits else "")
-            assert said.get("paper", "").partition(" ")[2] in (("for |x|",) if fit.entry.function in EVEN else KINDS)
-            largest, _, at = said["max |f′ − q|"].partition(" at x = ")
-            assert near(largest, error["linf"], 4)
-            assert (at == "") == (error["linf_at"] is None)
-            assert at == "" or near(at, error["linf_at"], 4)
-            counts = re.fullmatch(r"(\d+) levels?, (\d+) intervals?", said["table"])
-            assert [*map(int, counts.groups())] == [len(solution["levels"]), len(solution["codes"])]
-        elif isinstance(fit, Joint):
-            assert_joint_card(fit, said)
-        else:
-            assert near(said["RMS error"].partition(";")[0], error["rms"])
-            assert near(said["largest"].partition(";")[0], error["linf"])
-            paper = None if isinstance(fit, Published) else papers_error(fit)
-            assert ("paper’s" in said) == (paper is not None)
-            assert paper is None or near(said["paper’s"].partition(" ")[0], paper)
-            assert said["rule"] == solution["rule"]
-            parts = {
-                kind: int(number) for number, kind in re.findall(r"(\d+) (fma|other|special|division)", said["price"])
-            }
-            price = solution["price"]
-            assert parts == {kind: price[kind] for kind in ("fma", "other", "special", "division") if price[kind]}
-            assert said["price"].startswith(f"{price['instructions']} instruction")
-        compared += 1
-    assert compared > 150
-    sides = re.findall(r'id="([^"]*)" class="panel">.*?<p>left, x (\S+) ([^:]*):</p>', text.replace("</section>", "\n"))
-    borders = {
-        fit.id: fit.document["solution"] for shelf in all_shelves for fit in shelf.fits if isinstance(fit, InvAct)
-    }
-    assert len(sides) == sum(solution["border"] is not None for solution in borders.values()) > 0
-    for name, sign, border in sides:
-        assert html.unescape(sign) == {"right": "<", "left": "≤"}[borders[name]["border_side"]]
-        assert near(border, borders[name]["border"], 5)
-
-
-def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
-    """Assert that the errors on a joint code's card are those computed here from its levels."""
-    options, solution = fit.document["options"], fit.document["solution"]
-    activation = get(fit.entry.function)
-    edges = [options["domain"][0], *solution["borders"], options["domain"][1]]
-    nodes, weights = np.polynomial.legendre.leggauss(200)  # enough for the outermost intervals, on which all is smooth
-    errors, wholes = np.zeros(2), np.zeros(2)
-    for lo, hi, *levels in zip(edges, edges[1:], solution["derivatives"], solution["outputs"], strict=False):
-        x = (lo + hi) / 2 + (hi - lo) / 2 * nodes
-        exact = np.array([activation.df(x), activation.f(x)])
-        w = (hi - lo) / 2 * weights * norm.pdf(x)
-        errors += (exact - np.array(levels)[:, None]) ** 2 @ w
-        wholes += exact**2 @ w
-    shares = re.fullmatch("of f′ (.*), of f (.*), in parts of their own root mean squares", said["RMS error"])
-    assert all(
-        near(printed, share) for printed, share in zip(shares.groups(), np.sqrt(errors / wholes), strict=True)
-    ), fit.id
-    parts = re.fullmatch(r"∫\(f′ − q\)²w \+ λ∫\(f − y\)²w = (.*) \+ (.*) · (.*) = (.*)", said["sum"]).groups()
-    numbers = [errors[0], options["lambda"], errors[1], errors[0] + options["lambda"] * errors[1]]
-    assert all(near(printed, number, 4) for printed, number in zip(parts, numbers, strict=True)), fit.id
-    assert said["keeps"] == f"{options['bits']} bits an element, for f′ and f"
-    assert said["table"] == f"{len(solution['outputs'])} intervals, a level of f′ and one of f each"
-    lo, hi = re.fullmatch(r"x from N\(0, 1\) on \[(.*), (.*)\]", said["weight"]).groups()
-    assert near(lo, options["domain"][0])
-    assert near(hi, options["domain"][1])
-
-
 @pytest.mark.slow
 def test_what_is_drawn_is_below_what_is_proven(all_shelves):
     drawn = 0
@@ -208,31 +121,6 @@ def test_what_is_drawn_is_below_what_is_proven(all_shelves):
             assert np.nanmax(side.error) <= side.bound + 8 * np.finfo(float).eps * scale
             drawn += 1
     assert drawn > 72
-
-
-def test_numbers_in_the_table_are_those_of_the_files(all_shelves):
-    cells = rows(table(all_shelves))
-    for fit in (fit for shelf in all_shelves for fit in shelf.fits):
-        line, error = dict(zip(NAMES, cells[fit.id], strict=True)), fit.document["error"]
-        method, bits = fit.document["method"], fit.document["options"].get("bits")
-        assert near(line["Error"], error[{"fewbit": "l2_squared", "joint": "total", "invact": "rms"}[method]], 4)
-        if method == "joint":
-            assert near(line["Of f′"], error["derivative_share"])
-            assert near(line["Of f"], error["output_share"])
-            assert [line[name] for name in ("Paper’s", "Largest", "|q − g| ≤")] == ["–"] * 3
-        else:
-            assert near(line["Largest"], error["linf"])
-            assert [line[name] for name in ("Of f′", "Of f")] == ["–"] * 2
-        if method == "fewbit":
-            printed = TABLE_1.get(fit.entry.function, ())
-            assert line["Paper’s"] == (printed[bits - 1] if len(printed) >= bits else "–")
-        elif method == "invact":
-            paper = None if isinstance(fit, Published) else papers_error(fit)
-            assert line["Paper’s"] == "–" if paper is None else near(line["Paper’s"], paper)
-        price = fit.document["solution"]["price"]["instructions"] if method == "invact" else None
-        assert line["Instr."] == ("–" if price is None else str(price))
-        assert line["Bits"] == str(len(fit.document["solution"]["branches"]) - 1 if bits is None else bits)
-        assert line["Version"] == str(fit.document["version"])
 
 
 def test_printed_bounds_are_no_looser_than_their_digits(all_shelves):
@@ -327,27 +215,3 @@ def test_weak_bounds_are_told_as_they_are(changed, bound, words):
 
     _, said = changed("fewbit-3bit", weaken)
     assert said["at least"].replace("\N{NO-BREAK SPACE}", " ").endswith(words)
-
-
-def test_a_bound_is_said_to_be_of_its_kind_of_tables(changed):
-    _, said = changed(
-        "fewbit-3bit",
-        lambda document: document["options"].update(levels="contiguous"),
-        now="fewbit-3bit-contiguous",
-    )
-    assert " with 8 levels in contiguous intervals, proven" in said["at least"]
-    _, said = changed("fewbit-3bit")
-    assert " with 8 levels shared between intervals, proven" in said["at least"]
-
-
-def test_the_small_pictures_are_said_to_show_what_they_show(changed):
-    table = "f′ of each function, and its stored table of 2 bits an element"
-    for name, function, words in (
-        ("fewbit-3bit", "gelu", "f′ of each function"),
-        ("fewbit-2bit", "gelu", table),
-        ("fewbit-3bit", "silu", f"{table}, where there is one"),
-    ):
-        text, _ = changed(name, function=function)
-        assert f'<p class="note">{words}.</p>' in text
-        index = re.search(r'<ul class="index".*?</ul>', text, re.DOTALL)[0]
-        assert ("curve fit" in index) == ("table" in words)

@@ -10,7 +10,7 @@ from fitting.invact.document import candidate_of
 from fitting.joint.table import Table
 from notebooks.gallery.c_array import as_c
 from notebooks.gallery.fits import FewBit, InvAct, Joint
-from notebooks.gallery.latex import _maths, as_latex
+from notebooks.gallery.latex import _maths
 from notebooks.gallery.shelves import shelves
 from tests.notebooks.gallery.test_texts import arrays
 
@@ -62,11 +62,6 @@ def test_c_says_how_a_joint_code_is_read():
         assert_same_intervals(numbers_of["_borders_f"], borders)
 
 
-def test_latex_says_which_interval_a_border_is_in():
-    # As `Steps` and `Table` have it, see above.
-    assert all("each holds from < x <= to\n" in as_latex(fit) for fit in [*FEW_BITS, *JOINT])
-
-
 def test_c_formulas_with_the_arrays_are_those_of_the_file():
     for fit in FORMULAS:
         text = as_c(fit)
@@ -91,38 +86,6 @@ def test_c_formulas_with_the_arrays_are_those_of_the_file():
                 read, stored = candidate_of(copied)(y), candidate_of(branch)(y)
             assert np.array_equal(read, stored, equal_nan=True), fit.place
         assert s == given == []
-
-
-def test_the_side_of_a_border_is_that_of_the_file():
-    seen = set()
-    for fit in FORMULAS:
-        solution = fit.document["solution"]
-        if solution["border"] is None:
-            assert "left side" not in as_c(fit) + as_latex(fit)
-            continue
-        seen.add(solution["border_side"])
-        sign = {"left": "<=", "right": "<"}[solution["border_side"]]  # the side that the border itself is on
-        assert f" * The left side is x {sign} {solution['border']!r}; one bit tells it.\n" in as_c(fit)
-        assert f"% the left side is x {sign} {solution['border']!r}\n" in as_latex(fit)
-    assert seen == {"left", "right"}
-
-
-def test_latex_has_each_formula_before_its_constants():
-    for fit in FORMULAS:
-        branches = fit.document["solution"]["branches"]
-        parts = as_latex(fit).split(r"\begin{align*}")[1:]
-        assert len(parts) == len(branches)
-        for side, branch, part in zip(("left", "right"), branches, parts, strict=False):
-            formula, _, table = part.partition(r"\end{align*}")
-            mark = rf"_{{\text{{{side}}}}}" if len(branches) == 2 else ""
-            rows = [f"  q{mark} &= {_maths(branch['expression'], branch['constants'])}"]
-            if branch["variable"] is not None:
-                rows.insert(0, f"  s &= {_maths(branch['variable'], branch['constants'])}")
-            assert formula.strip("\n") == " \\\\\n".join(rows)
-            names = re.findall(r"^  \$([^$]+)\$ & \$[^$]+\$ \\\\$", table, re.MULTILINE)
-            assert names == [_maths(name, branch["constants"]) for name in branch["constants"]]
-            assert all(name in formula for name in names)
-            assert rf"constant & {side if mark else 'value'} \\" in table or not names
 
 
 @pytest.mark.parametrize(

@@ -2,36 +2,17 @@
 
 import numpy as np
 import pytest
-from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from notebooks.gallery.markup import between_tags, render, tag
+from notebooks.gallery.markup import tag
 from notebooks.gallery.numbers import percent, short
-from notebooks.gallery.svg import SEEN, Panel, decades, path, thinned, ticks
+from notebooks.gallery.svg import SEEN, Panel, path, thinned, ticks
 
 
 def test_text_is_escaped_and_markup_is_not():
     assert tag("text", "<script>&", Markup("<b>x</b>")) == "<text>&lt;script&gt;&amp;<b>x</b></text>"
     assert tag("path", d='"><script>') == '<path d="&#34;&gt;&lt;script&gt;"/>'
     assert tag("g", tag("title", "<")) == "<g><title>&lt;</title></g>"
-
-
-def test_quotes_may_stay_between_tags():
-    assert between_tags('{"a": "<&>"}') == '{"a": "&lt;&amp;&gt;"}'
-
-
-def test_attributes():
-    assert tag("text", "x", class_="a", text_anchor="b", x=None) == '<text class="a" text-anchor="b">x</text>'
-
-
-def test_templates_escape_and_have_no_white_space_between_elements():
-    made = render("table.html", columns=[("<b>", None)], words_columns=0, rows=[])
-    assert '<thead><tr><th scope="col" class="number">&lt;b&gt;</th></tr></thead><tbody></tbody>' in made
-
-
-def test_a_template_must_be_given_all_its_values():
-    with pytest.raises(UndefinedError, match="'columns' is undefined"):
-        render("table.html")
 
 
 @pytest.mark.parametrize(
@@ -69,11 +50,6 @@ def test_ticks(ends):
     steps = np.diff(marks)
     assert steps == pytest.approx(steps[0])
     assert 0.0 in marks or lo > 0
-
-
-def test_decades():
-    assert decades(1e-5, 0.1) == [0.1, 1e-3, 1e-5]
-    assert decades(1e-9, 1e-6) == pytest.approx([1e-6, 1e-7, 1e-8, 1e-9])
 
 
 def test_thinned_curves_look_the_same():

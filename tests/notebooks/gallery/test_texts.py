@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from notebooks.gallery.c_array import as_c, rounded_down, single
-from notebooks.gallery.fits import Coded, FewBit, InvAct, Joint
-from notebooks.gallery.latex import as_latex, number
+from notebooks.gallery.fits import Coded, InvAct
+from notebooks.gallery.latex import as_latex
 from notebooks.gallery.shelves import shelves
 
 ARRAY = re.compile(r"static const (double|float|unsigned char) (\w+)\[(\d+)\] = \{\n(.*?)\n\};", re.DOTALL)
@@ -43,17 +43,6 @@ def expected(fit) -> dict[str, list[float]]:
     sides = ("_left", "_right") if len(solution["branches"]) == 2 else ("",)
     constants = [list(branch["constants"].values()) for branch in solution["branches"]]
     return {side: values for side, values in zip(sides, constants, strict=True) if values}
-
-
-def test_c_and_latex_tell_the_cut_output(fits):
-    """Of the newest files with two bits, in a comment of one line."""
-    cuts = [(fit, fit.document["solution"]["cut"]) for fit in fits if "cut" in fit.document["solution"]]
-    assert len(cuts) == 12
-    for fit, cut in cuts:
-        becomes = f"y becomes {cut['inner']!r} where |f(x)| < {-cut['border']!r}, else {cut['outer']!r}."
-        line = f"At y = {cut['output']!r} {becomes}"
-        assert f" * {line}\n" in as_c(fit)
-        assert f"% {line}\n" in as_latex(fit)
 
 
 def test_c_holds_the_numbers_of_the_file(fits):
@@ -122,62 +111,6 @@ def test_single(value):
     assert np.float32(text[:-1]) == np.float32(value)
 
 
-def test_latex_is_whole(fits):
-    for fit in fits:
-        text = as_latex(fit)
-        assert text.isascii()
-        depth = 0
-        for sign in text.replace("\\\\", "").replace("\\{", "").replace("\\}", ""):
-            depth += (sign == "{") - (sign == "}")
-            assert depth >= 0
-        assert depth == 0
-        assert text.count(r"\left") == text.count(r"\right")
-        open_ = []
-        for kind, name in re.findall(r"\\(begin|end)\{([^}]*)\}", text):
-            if kind == "begin":
-                open_.append(name)
-            else:
-                assert open_.pop() == name
-        assert open_ == []
-        commands = set(re.findall(r"\\([a-zA-Z]+)", text.replace("\\\\", " ")))
-        assert commands <= KNOWN, commands - KNOWN
-        for line in text.splitlines():
-            assert line.count("$") % 2 == 0
-
-
-def test_latex_tables_hold_every_interval_and_fit_on_a_page(fits):
-    for fit in fits:
-        if not isinstance(fit, FewBit):
-            continue
-        solution, bits = fit.document["solution"], fit.document["options"]["bits"]
-        rows = re.findall(r"^  \$(\S+|\S.*?)\$ & \$(.*?)\$ & \$(.*?)\$ & ([01]+) \\\\$", as_latex(fit), re.MULTILINE)
-        assert [int(row[3], 2) for row in rows] == solution["codes"]
-        assert all(len(row[3]) == bits for row in rows)
-        assert [value(row[1]) for row in rows[:-1]] == pytest.approx(solution["borders"], rel=1e-9, abs=0)
-        levels = [solution["levels"][code] for code in solution["codes"]]
-        assert [value(row[2]) for row in rows] == pytest.approx(levels, rel=1e-9, abs=0)
-        assert rows[0][0] == r"-\infty"
-        assert rows[-1][1] == r"\infty"
-        assert max(part.count("\n") for part in as_latex(fit).split(r"\begin{tabular}")) < 55
-
-
-def test_latex_tables_of_joint_codes_hold_every_interval_and_both_levels(fits):
-    shown = [fit for fit in fits if isinstance(fit, Joint)]
-    assert {fit.kept_bits for fit in shown} == {*range(2, 9)}
-    for fit in shown:
-        solution, text = fit.document["solution"], as_latex(fit)
-        assert r"  from & to & $f'$ & $f$ & code \\" in text
-        cell = r"\$([^$]*)\$ & "
-        rows = re.findall(rf"^  {cell * 4}([01]+) \\\\$", text, re.MULTILINE)
-        assert [row[4] for row in rows] == [f"{i:0{fit.kept_bits}b}" for i in range(len(solution["outputs"]))]
-        assert [row[0] for row in rows] == [r"-\infty", *(row[1] for row in rows[:-1])]
-        assert rows[-1][1] == r"\infty"
-        for column, stored in ((1, [*solution["borders"]]), (2, solution["derivatives"]), (3, solution["outputs"])):
-            printed = [value(row[column]) for row in rows[: len(stored)]]
-            assert printed == pytest.approx(stored, rel=1e-9, abs=0)  # ten digits
-        assert max(part.count("\n") for part in text.split(r"\begin{tabular}")) < 55
-
-
 def test_latex_constants_are_exact(fits):
     for fit in fits:
         if isinstance(fit, InvAct):
@@ -188,9 +121,3 @@ def test_latex_constants_are_exact(fits):
 
 def value(maths: str) -> float:
     return float(re.sub(r" \\times 10\^\{(-?\d+)\}", r"e\1", maths))
-
-
-def test_number():
-    assert number(-1.5e-7) == r"-1.5 \times 10^{-7}"
-    assert number(1e22, 10) == r"1 \times 10^{22}"
-    assert number(0.1 + 0.2) == "0.30000000000000004"

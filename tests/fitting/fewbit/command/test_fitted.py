@@ -86,11 +86,6 @@ def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
     assert run_coefficients(["check", "x.json"]) == 0
 
 
-def test_a_budget_that_is_not_used_up_changes_nothing(fewbit: Command) -> None:
-    words = ("--fn", "gelu", "--bits", "2", "--out", "-")
-    assert fewbit(*words, "--budget", "1e6") == fewbit(*words)
-
-
 def test_the_whole_catalogue_on_a_budget(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "names", lambda: ("relu", "gelu"))
     status, out, err = fewbit("--all", "--bits", "6", "--budget", "1e-9")

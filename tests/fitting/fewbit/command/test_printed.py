@@ -71,17 +71,6 @@ def test_step_functions_are_exact_and_say_so(words: list[str], title: str, error
     assert "proof" not in out
 
 
-def test_exactly_zero_is_said_of_nothing_else(fewbit: Command) -> None:
-    lines = fewbit("--fn", "gelu", "--bits", "1", "--weight", "norm", "--domain", "30", "40")[1].splitlines()
-    assert stored(files()[0])["error"]["linf"] == 0
-    assert lines[-2] == "error   0 to all the digits of float64"
-    lines = fewbit("--fn", "elu", "--bits", "1", "--domain", "-0", "1")[
-        1
-    ].splitlines()  # 1 here, though no step function
-    assert lines[0].endswith("domain [0, 1]")
-    assert lines[-2].startswith("error   exactly 0: ")
-
-
 @pytest.mark.parametrize(
     ("words", "paper"),
     [
@@ -106,18 +95,6 @@ def test_csv_holds_every_digit(fewbit: Command) -> None:
     assert [float(row["to"]) for row in table] == [*solution["borders"], 10.0]
     assert [int(row["code"]) for row in table] == solution["codes"]
     assert [float(row["level"]) for row in table] == [solution["levels"][code] for code in solution["codes"]]
-
-
-def test_latex(fewbit: Command) -> None:
-    lines = fewbit("--fn", "tanh", "--bits", "1", "--domain", "-1e-6", "1e15", "--format", "latex")[1].splitlines()
-    assert lines[0] == "% tanh': 1 bit, 2 levels on 2 intervals; weight uniform, domain [-1e-06, 1e+15]"
-    assert lines[1:5] == [r"\begin{tabular}{rrrr}", r"  \hline", r"  from & to & level & code \\", r"  \hline"]
-    assert lines[-2:] == [r"  \hline", r"\end{tabular}"]
-    number = r"\$-?\d[\d.]*( \\times 10\^\{-?[1-9]\d*\})?\$"
-    for line in lines[5:-2]:
-        assert re.fullmatch(rf"  {number} & {number} & {number} & \d \\\\", line)
-    assert lines[5].startswith(r"  $-1 \times 10^{-6}$ & ")
-    assert r" & $1 \times 10^{15}$ & " in lines[6]
 
 
 def test_json_is_the_file_of_whatever_version(fewbit: Command) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coefficients import document as documents
 from fitting.activations import names
 from fitting.invact import sweep as sweeping
 from fitting.invact.formats import FORMATS
 from fitting.invact.sweep import shipped
-from tests.fitting.commands import Command, files, process, stored
+from tests.fitting.commands import Command, files, stored
 from tests.fitting.invact.command.words import CLOSED, MISH
 
 
@@ -96,10 +95,3 @@ def test_a_function_that_cannot_be_fitted_is_named(
     assert (status, len(out.splitlines())) == (2, 1)
     assert err.startswith("invact: mish in bfloat16: no formula found for mish reaches ")
     assert err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_same_command_makes_the_same_bytes(invact: Command) -> None:
-    done = process("invact", *MISH, "--out", "-")
-    assert (done.returncode, done.stdout, done.stderr) == invact(*MISH, "--out", "-")
-    documents.validate(json.loads(done.stdout))

@@ -123,22 +123,3 @@ def test_what_keeps_its_rule_is_left_alone():
     assert fit(get("hardswish"), "float32").best.engine == "closed"
     # Far from T no output that counts is near f(T).
     assert fit(get("hardswish"), "bfloat16", weight=named("norm(10,0.5)")).best.engine == "closed"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "exponent", "closed", "low_alone", "both"),
-    [("bfloat16", -12.09, 0.63, 0.06, 0.034), ("float16", -15.02, 0.61, 0.02, 0.014)],
-)
-def test_what_docs_say_of_hardswish(dtype, exponent, closed, low_alone, both):
-    error_floor = information_floor(get("hardswish"), dtype, NORMAL)
-    candidates = adapted_candidates(error_floor)
-    variable = candidates[0].variable
-    assert math.log2(variable.low) == pytest.approx(exponent, abs=0.01)
-
-    def share(**constants):
-        moved = (replace(candidate, variable=replace(variable, **constants)) for candidate in candidates)
-        return score_of(error_floor, tuple(moved)).rms / error_floor.rms - 1
-
-    assert share(anchor=-0.375, low=None) == pytest.approx(closed, abs=0.005)
-    assert share(anchor=-0.375) == pytest.approx(low_alone, abs=0.005)
-    assert share() == pytest.approx(both, abs=0.0005)

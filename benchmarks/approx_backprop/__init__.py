@@ -1,1 +1,0 @@
-"""Bytes, errors and times of approximate backprop: `python -m benchmarks.approx_backprop`."""

@@ -1,0 +1,23 @@
+"""FewBit (Novikov et al., 2023): forward keeps a code of x; its level in backward approximates f'."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.graph.ways.way import Site, Way
+from kernels.methods.few_bit import FewBit
+
+
+@dataclass(frozen=True)
+class FewBitDerivative(Way):
+    """A certified table's code of x in `bits` bits."""
+
+    method: ClassVar[str] = FewBit.name
+    saves: ClassVar[str] = "a code of x, packed"
+    error: ClassVar[str] = "the table's"
+
+    @classmethod
+    def policies(cls) -> dict[str, Way]:
+        return {f"fewbit-{bits}": cls(bits) for bits in FewBit.widths}
+
+    def refuses(self, site: Site) -> str:
+        return ""

@@ -1,0 +1,152 @@
+"""A step of training, as plans see it: the sites of a model, and the bytes that are alive between events."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.memory.step import Living
+
+
+@dataclass(frozen=True)
+class SavedSite:
+    """A saved tensor that is floating-point and large enough for codes.
+
+    Attributes
+    ----------
+    name
+        See `kernels.eager.sites`.
+    whole
+        Bytes of the tensor.
+    per_bit, fixed
+        Bytes of its codes for each bit of an element, and bytes of minima and steps.
+    born, dead
+        The first segment of the step (see `Step`) in which it is saved, and the first in which it is free.
+    decoded
+        The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
+    """
+
+    name: str
+    whole: int
+    per_bit: int
+    fixed: int
+    born: int
+    dead: int
+    decoded: Sequence[tuple[int, int]] = ()
+
+    def bytes(self, bits: int | None) -> int:
+        """Bytes that it takes with `bits` bits; None: as a whole tensor."""
+        return self.whole if bits is None else bits * self.per_bit + self.fixed
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training, with codes of `bits` bits at every site.
+
+    Attributes
+    ----------
+    sites
+        In the order in which they are saved.
+    bits
+        Bits of each code.
+    peaks
+        The most bytes alive in each segment of the step, besides those from before; a segment ends when a site is saved
+        or freed. Empty if not known.
+    backward
+        The first segment after the model's forward pass: of the loss, and then of the backward pass.
+    kept
+        Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
+    operations
+        Floating-point operations of products; None if not known.
+    whole
+        Names and bytes of tensors that were saved whole, though they could have codes.
+    """
+
+    sites: Sequence[SavedSite]
+    bits: int
+    peaks: Sequence[int]
+    backward: int
+    kept: int
+    operations: int | None = None
+    whole: Mapping[str, int] = field(default_factory=dict)
+
+    def kept_with(self, bits: Mapping[str, int | None]) -> int:
+        """Bytes that are saved for backward with other bits at some sites."""
+        return self.kept + sum(self._more(site, bits) for site in self.sites if site.born < self.backward <= site.dead)
+
+    def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
+        """The most bytes alive with other bits at some sites; None if not known."""
+        return max(self.peaks_with(bits), default=None)
+
+    def peaks_with(self, bits: Mapping[str, int | None]) -> list[int]:
+        """The most bytes alive in each segment with other bits at some sites; empty if not known."""
+        more = [0] * (len(self.peaks) + 1)
+        for site in self.sites:
+            if self.peaks:
+                change = self._more(site, bits)
+                more[site.born] += change
+                more[site.dead] -= change
+        return [peak + now for peak, now in zip(self.peaks, accumulate(more), strict=False)]
+
+    def _more(self, site: SavedSite, bits: Mapping[str, int | None]) -> int:
+        return site.bytes(bits.get(site.name, self.bits)) - site.bytes(self.bits)
+
+
+class History(Living):
+    """Records the most bytes alive between two events, the sites, and tensors that stay whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peaks: list[int] = []
+        self.whole: dict[str, int] = {}
+        self._site: dict[int, tuple[str, int, int, int]] = {}
+        self._lives: dict[int, list[int]] = {}
+        self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
+        self._decoded: dict[int, list[list[int]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.actfit.decode_groups.default:
+            key = self._by_planes.get(args[0].untyped_storage()._cdata)
+            if key is not None and result.nbytes == self._site[key][1]:  # else it is a piece
+                life = [len(self.peaks), len(self.peaks)]
+                self._decoded[key].append(life)
+                weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
+        return result
+
+    def event(self) -> int:
+        """End a segment; gives the number of the next."""
+        self.peaks.append(self.peak)
+        self.peak = self.now
+        return len(self.peaks)
+
+    def saved(self, name: str, whole: int, bits: int, code: Sequence[Tensor], until: object) -> None:
+        """Record a site of so many bytes as a whole tensor, whose code is alive from now on as long as `until` is.
+
+        code: bit planes, and what goes with them.
+        """
+        planes, *rest = code
+        key = len(self._site)
+        self._site[key] = name, whole, planes.nbytes // bits, sum(part.nbytes for part in rest)
+        self._lives[key], self._decoded[key] = [self.event(), -1], []
+        address = planes.untyped_storage()._cdata
+        self._by_planes[address] = key
+        weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
+        weakref.finalize(until, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self._lives[key][1] = self.event()
+
+    def sites(self) -> list[SavedSite]:
+        """All sites, after the step."""
+        last = len(self.peaks)
+        lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
+        decoded = [[(first, end) for first, end in times] for times in self._decoded.values()]
+        return [
+            SavedSite(*site, *life, times)
+            for site, life, times in zip(self._site.values(), lives, decoded, strict=True)
+        ]

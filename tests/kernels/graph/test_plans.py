@@ -1,0 +1,145 @@
+"""Plans for captured models: bytes and errors that hold, and plans that are refused."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import compress
+from kernels.errors import KernelError
+from kernels.graph.partition import Partitioner
+from kernels.memory import saved_bytes
+from kernels.memory.step import peak_bytes
+from kernels.methods import every_tensor
+from kernels.planning import Plan, make_plan
+from tests.kernels.graph.nets import assert_same, batch, net
+
+ROWS = 512
+
+
+@pytest.fixture(autouse=True)
+def _usual_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans measure on few samples, whose tensors count as large in proportion to the batch."""
+    monkeypatch.setattr(Partitioner, "smallest", every_tensor.SMALLEST)
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[nn.Module, Tensor, Plan]:
+    """A model, its batch, and a plan in which some tensors are whole, some in few bits."""
+    model, x = net(layers=3), batch(ROWS)
+    torch.manual_seed(0)
+    return model, x, make_plan(model, x, 0.25, captured=True)
+
+
+def gradient_of(model: nn.Module, x: Tensor) -> Tensor:
+    torch.manual_seed(2)
+    y = model(x)
+    (y * torch.randn_like(y)).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_a_plan_keeps_its_promises(made: tuple[nn.Module, Tensor, Plan]) -> None:
+    model, x, plan = made
+    stock, ours = copy.deepcopy(model), copy.deepcopy(model)
+    handle = compress(ours, plan=plan)
+    exact, approximate = gradient_of(stock, x), gradient_of(ours, x)
+    error = float((approximate - exact).norm() / exact.norm())
+    # Of another random function than the plan was checked with; three times is what the safety net allows.
+    assert 0 < error < 3 * plan.errors.measured
+    assert saved_bytes(ours, x).total == plan.planned.kept <= 0.25 * plan.stock.kept
+    assert plan.planned.peak is not None
+    assert plan.stock.peak is not None
+    assert plan.planned.peak < plan.stock.peak
+    crossing = {row.form for graph in handle.report.graphs for row in graph.crossings if row.site}
+    assert {site.bits for site in plan.sites if site.bits} == {int(form.split()[0]) for form in crossing - {"whole"}}
+
+
+def test_layers_that_are_planned_alike_share_a_graph(made: tuple[nn.Module, Tensor, Plan]) -> None:
+    model, x, plan = made
+    ours = copy.deepcopy(model)
+    handle = compress(ours, plan=plan)
+    gradient_of(ours, x)
+    assert len(handle.report.graphs) == len({plan.method.under(str(layer)) for layer in range(3)})
+
+
+def test_a_plan_without_codes_is_exact() -> None:
+    model, x = net(layers=3), batch(ROWS)
+    ours = copy.deepcopy(model)
+    compress(ours, fit=0.6, inputs=x)
+    gradient_of(model, x)
+    gradient_of(ours, x)
+    assert_same(ours, model)
+    assert saved_bytes(ours, x).total < 0.6 * saved_bytes(model, x).total
+
+
+def test_blocks_that_backward_runs_again_are_exact() -> None:
+    model, x = net(layers=3), batch(ROWS)
+    plan = make_plan(model, x, 0.13, captured=True, max_gradient_error=1e-3)
+    assert plan.recomputed
+    stock, ours = copy.deepcopy(model), copy.deepcopy(model)
+    compress(ours, plan=plan)
+    exact = gradient_of(stock, x)
+    assert float((gradient_of(ours, x) - exact).norm() / exact.norm()) <= 3e-3
+    assert (plan.work or 0) > 1
+
+
+def test_a_plan_can_be_saved(made: tuple[nn.Module, Tensor, Plan], tmp_path: Path) -> None:
+    model, x, plan = made
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    first, second = copy.deepcopy(model), copy.deepcopy(model)
+    compress(first, plan=plan)
+    compress(second, plan=tmp_path / "plan.json")
+    assert torch.equal(gradient_of(first, x), gradient_of(second, x))
+
+
+def test_planning_leaves_the_model_as_it_was(made: tuple[nn.Module, Tensor, Plan]) -> None:
+    model, *_ = made
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tensor, Plan]) -> None:
+    from kernels import convert
+
+    model, x, plan = made
+    with pytest.raises(KernelError, match="plan must be for convert, got one for compress"):
+        convert(copy.deepcopy(model), plan=plan)
+    with pytest.raises(KernelError, match="plan must be for compress, got one for convert"):
+        compress(copy.deepcopy(model), plan=make_plan(model, x, 0.25))
+    with pytest.raises(KernelError, match="one of a model with 3 modules"):
+        compress(net(layers=4), plan=plan)
+    with pytest.raises(KernelError, match="bits and rounding must be left out with plan"):
+        compress(copy.deepcopy(model), plan=plan, bits=4)
+    with pytest.raises(KernelError, match="captured must be False for a compiled model"):
+        make_plan(model, x, 0.25, captured=True, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fit": 0.5}, "inputs must be given with fit"),
+        ({"inputs": torch.ones(2, 64)}, "inputs, loss and targets must go with fit"),
+        ({"fit": "two", "inputs": torch.ones(2, 64)}, "budget must be bytes"),
+        ({"plan": 3}, "plan must be a plan or the path of one"),
+    ],
+)
+def test_arguments(options: dict[str, object], message: str) -> None:
+    model = net()
+    with pytest.raises(KernelError, match=message):
+        compress(model, **options)  # type: ignore[arg-type]
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_bytes_of_a_compressed_model_are_those_that_it_saves() -> None:
+    """Also before its first call, and though measuring runs modes in which Dynamo captures nothing."""
+    model, x = net(), batch(ROWS)
+    handle = compress(model, bits=4)
+    before = saved_bytes(model, x)
+    assert before.total == saved_bytes(model, x).total == sum(graph.after for graph in handle.report.graphs)
+    with pytest.raises(KernelError, match="fake and accounting"):
+        saved_bytes(model, x, fake=True)
+    with pytest.raises(KernelError, match="must not be changed by compress"):
+        peak_bytes(model, x)
