@@ -122,10 +122,14 @@ class Engine:
 
 def _alive(engine: "weakref.ref[Engine]") -> Engine:
     """The engine, which the call that goes on holds."""
+<<<<<<< HEAD
     held = engine()
     if held is None:
         raise ReferenceError("the engine of a captured graph must be alive while the graph runs")
     return held
+=======
+    return engine()  # type: ignore[return-value]
+>>>>>>> robust-2
 
 
 def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -180,7 +184,8 @@ class Captured:
             with engine.calling():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
         except Exception as error:
-            engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
+            if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
+                engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)

@@ -134,4 +134,6 @@ def is_dear(node: fx.Node) -> bool:
         return private.is_higher_order(node.target)
     if node.target.namespace not in ("aten", "prims"):
         return True
-    return is_product(node) or is_drawn(node) or node.target.overloadpacket in DEAR
+    if is_product(node):  # within a checkpoint of the user's own it is computed again, as that says
+        return is_drawn(node) or "recompute" not in node.meta
+    return is_drawn(node) or node.target.overloadpacket in DEAR

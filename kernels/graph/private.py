@@ -47,7 +47,7 @@ def backend(
             for node in _compiled_nodes((*results, *given)):
                 node.set_materialize_grads(False)  # what has no gradient is None in backward
                 node.register_hook(_differentiable_once)
-                node._forward_cls.metadata.bw_donated_idxs = []  # else only the first backward may retain the graph
+                node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
             return results
 
         return called
@@ -91,6 +91,8 @@ def recompute_all_but(
     for node in joint.graph.nodes:
         if dear(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            for result in node.users:  # of several, tagged by a checkpoint that the user wrote
+                result.meta.pop("recompute", None)
     values = {
         "ban_recompute_materialized_backward": False,
         "ban_recompute_not_in_allowlist": False,

@@ -221,8 +221,10 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     """The plan that changes nothing."""
     name, stock, none = type(task.model).__name__, task.stock, Errors(0.0, 0.0)
     what = str(budget), task.rounding, (), (), stock, stock
-    kind = {"compiled": task.compiled, "captured": task.captured}
-    return Plan(name, *what, none, 0, 0.0, 0.0, **kind, work=1.0, goal=goal, reason=reason)
+    return Plan(
+        name, *what, none, 0, 0.0, 0.0,
+        compiled=task.compiled, captured=task.captured, work=1.0, goal=goal, reason=reason,
+    )  # fmt: skip
 
 
 def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:

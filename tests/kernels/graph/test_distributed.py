@@ -1,6 +1,5 @@
 """Two processes train by DDP and FSDP2: gradients are those of stock in the same wrapper, bit for bit."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,8 +38,7 @@ def worker(rank: int, mesh: Any) -> dict[tuple[str, str], Any]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("processes")
-    return of_two(__file__, folder, 240)
+    return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from tests.kernels.graph.nets import assert_same, pair
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.* is deprecated and will be removed:FutureWarning"),  # by peft, of transformers
+]
 ADAPTED = {
     "lora": lambda: peft.LoraConfig(r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj"]),
-    "dora": lambda: peft.LoraConfig(r=4, lora_dropout=0.1, use_dora=True, target_modules=["q_proj", "down_proj"]),
     "modules to save": lambda: peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]),
     "ia3": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
 }
@@ -87,13 +89,14 @@ def test_adapters(adapter: str, late: bool) -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_by_their_own_flag(reentrant: bool) -> None:
-    stock, ours, _ = pair(llama(attention_dropout=0.1))
+    stock, ours, handle = pair(llama(attention_dropout=0.1))
     for model in (stock, ours):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         model.enable_input_require_grads()
         step(model)
         step(model)
     assert_same(ours, stock)
+    assert reentrant or not handle.stock
 
 
 def test_tied_head_and_autocast() -> None:

@@ -1,4 +1,4 @@
-"""Memory of compressed models: nothing is held past its use, models go without a collector, measures agree."""
+"""Memory of compressed models: nothing is held past its use, models go without the collector, measures agree."""
 
 import gc
 import weakref
@@ -78,8 +78,8 @@ def test_the_peak_is_no_more_than_what_is_saved_and_a_block(bits: int | None) ->
                 most = max(most, now)
         return most, saved_bytes(model, x).total
 
-    (one, saved), (deep, saved_deep) = peak(1), peak(6)
-    assert deep - one <= saved_deep - saved
+    (shallow, saved), (deep, saved_deep) = peak(1), peak(6)
+    assert deep - shallow <= saved_deep - saved
 
 
 def test_peaks_on_fake_tensors_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Compressed models in what users bring: transforms, recurrent layers, checkpoints, compilers, adapters, caches."""
+"""Compressed models in what else users bring: transforms, recurrent layers, checkpoints, compilers, hooks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.graph import compress
 from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
+from tests.kernels.saved import bytes_allocated
 
 
 def steps(models: tuple[nn.Module, ...], call: Callable[[nn.Module], Tensor], count: int = 2) -> None:
@@ -39,13 +40,13 @@ def test_transforms_of_torch_func(bits: int | None) -> None:
         return made
 
     for _ in range(2):
-        found = []
+        of_each = []
         for model in (stock, ours):
             each = torch.func.vmap(torch.func.grad(loss), (None, 0, None))(values, batch(8), model)
-            one = torch.func.grad(loss)(values, batch(8)[0], model)
+            single = torch.func.grad(loss)(values, batch(8)[0], model)
             along = torch.func.jvp(model, (batch(),), (batch() + 1,))[1]
-            found.append([*each.values(), *one.values(), along])
-        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            of_each.append([*each.values(), *single.values(), along])
+        assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
         ours(batch()).sum().backward()
 
 
@@ -54,13 +55,13 @@ def test_functional_call() -> None:
     stock, ours, _ = pair()
     ours(batch()).sum().backward()
     ours.zero_grad()
-    found = []
+    of_each = []
     for model in (stock, ours):
         others = {name: (p.detach() * 1.5).requires_grad_() for name, p in model.named_parameters()}
         torch.func.functional_call(model, others, (batch(),)).square().sum().backward()
-        found.append([other.grad for other in others.values()])
+        of_each.append([other.grad for other in others.values()])
         assert all(p.grad is None for p in model.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
 
 
 class Recurrent(nn.Module):
@@ -92,25 +93,26 @@ def test_a_model_that_is_recurrent() -> None:
     assert_same(ours, stock)
 
 
-class Checkpointed(nn.Module):
-    """Checkpoints inside a block or around it."""
+class Around(nn.Module):
+    """Blocks, with a checkpoint around each."""
 
-    def __init__(self, inside: bool, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(0.2) for _ in range(2))
-        self.wrapped = nn.ModuleList(Inner(block, reentrant) for block in self.blocks) if inside else None
         self.reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
-        for block in self.wrapped or self.blocks:
-            x = block(x) if self.wrapped else checkpoint(block, x, use_reentrant=self.reentrant)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
         return x
 
 
-class Inner(nn.Module):
-    def __init__(self, inner: nn.Module, reentrant: bool) -> None:
+class Inside(nn.Module):
+    """A block that checkpoints a part of its own."""
+
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
-        self.inner, self.reentrant, self.last = inner, reentrant, nn.Linear(64, 64)
+        self.inner, self.last, self.reentrant = Block(0.2), nn.Linear(64, 64), reentrant
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.last(checkpoint(self.inner, x, use_reentrant=self.reentrant))
@@ -121,10 +123,27 @@ class Inner(nn.Module):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("bits", [None, 8])
 def test_checkpoints(inside: bool, reentrant: bool, bits: int | None) -> None:
-    stock, ours, _ = pair(Checkpointed(inside, reentrant), bits=bits)
+    """Around blocks and inside of them; nothing is captured again at later steps."""
+    made = nn.Sequential(Inside(reentrant), Inside(reentrant)) if inside else Around(reentrant)
+    stock, ours, handle = pair(made, bits=bits)
     steps((stock, ours), lambda model: model(batch().requires_grad_()).square().sum())
     if bits is None:
         assert_same(ours, stock)
+    captured = len(handle.report.graphs)
+    steps((ours,), lambda model: model(batch().requires_grad_()).square().sum())
+    assert len(handle.report.graphs) == captured
+    assert not handle.stock
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_checkpoints_inside_blocks_save_no_more_than_stock(bits: int | None) -> None:
+    """What a checkpoint of the user's own computes again, products too, is not saved."""
+    stock, ours, handle = pair(nn.Sequential(Inside(False), Inside(False)), bits=bits)
+    ours(batch(512).requires_grad_()).sum().backward()
+    grown = [bytes_allocated(model, batch(512).requires_grad_())[1] for model in (stock, ours)]
+    masks = 2 * 512 * 64 // 8  # of dropout, which is not drawn again
+    assert grown[1] <= grown[0] + masks
+    assert not handle.stock
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile runs a model")
@@ -272,8 +291,8 @@ def test_a_model_compressed_with_others_blocks() -> None:
     ours, other = nn.Sequential(shared, Block()), nn.Sequential(shared, Block())
     handle = compress(ours)
     loss_of(other).backward()
-    found = shared.up.weight.grad.clone()
+    of_each = shared.up.weight.grad.clone()
     handle.remove()
     other.zero_grad()
     loss_of(other).backward()
-    assert torch.equal(found, shared.up.weight.grad)
+    assert torch.equal(of_each, shared.up.weight.grad)

@@ -43,13 +43,13 @@ def test_beside_what_is_compressed() -> None:
     """A part that is left out may be differentiated twice, as a critic beside a generator."""
     generator, critic = net(), net()
     stock, ours, _ = pair(generator)
-    found = []
+    of_each = []
     for model in (stock, ours):
         critic.zero_grad()
         (penalty(critic, model(batch()).detach()) + critic(model(batch())).sum()).backward()
-        found.append([p.grad.clone() for p in critic.parameters()])
+        of_each.append([p.grad.clone() for p in critic.parameters()])
     assert_same(ours, stock)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
 
 
 @pytest.mark.parametrize("retained", [False, True])

@@ -99,11 +99,11 @@ def test_none_of_what_a_result_alone_needs_is_computed() -> None:
 def test_gradients_of_an_input() -> None:
     """autograd.grad with inputs and parameters that a result does not depend on."""
     stock, ours, _ = pair(Twice(shared))
-    found = []
+    of_each = []
     for model in (stock, ours):
         x = batch().requires_grad_()
         results = model(x)
-        found.append(torch.autograd.grad(results[1].sum(), [x, *model.parameters()], allow_unused=True))
-    for a, b in zip(*found, strict=True):
+        of_each.append(torch.autograd.grad(results[1].sum(), [x, *model.parameters()], allow_unused=True))
+    for a, b in zip(*of_each, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.equal(a, b)
