@@ -122,14 +122,10 @@ class Engine:
 
 def _alive(engine: "weakref.ref[Engine]") -> Engine:
     """The engine, which the call that goes on holds."""
-<<<<<<< HEAD
     held = engine()
     if held is None:
         raise ReferenceError("the engine of a captured graph must be alive while the graph runs")
     return held
-=======
-    return engine()  # type: ignore[return-value]
->>>>>>> robust-2
 
 
 def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
