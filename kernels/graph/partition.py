@@ -74,6 +74,7 @@ class Partitioner:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
+        with_rounded_dropout(backward.graph)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
@@ -114,6 +115,9 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
     pairs = pairs_of(last.args[0][outputs:], backward)
     used = {placeholder for placeholder in pairs.values() if placeholder.users}
     for node in reversed(backward.nodes):
+        if node.target is aten._to_copy.default and not node.users:  # of statistics in 16 bits
+            backward.erase_node(node)
+            continue
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
             node.args = (*node.args[:3], None, None, *node.args[5:])
         if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
@@ -124,6 +128,15 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
                     backward.erase_node(result)
     saved = without_unused(pairs, used)
     last.args = ((*last.args[0][:outputs], *saved),)
+
+
+def with_rounded_dropout(backward: fx.Graph) -> None:
+    """Let dropout on a CPU scale gradients by what eager scales by there: 1/(1 - p) in the tensor's own dtype."""
+    for node in backward.find_nodes(op="call_function", target=aten.native_dropout_backward.default):
+        gradient, mask, scale = node.args
+        value = gradient.meta["val"]
+        if value.device.type == "cpu":
+            node.args = gradient, mask, float(torch.tensor(scale, dtype=value.dtype))
 
 
 def is_dear(node: fx.Node) -> bool:
