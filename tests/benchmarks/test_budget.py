@@ -7,12 +7,13 @@ from benchmarks.rows import read_lines
 from coefficients import command
 from kernels import KernelError
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments):
     return command.run(budget.PROG, lambda: budget.main(arguments), (KernelError,))
 
 
-@pytest.mark.slow
 def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--models", "vit", "--out", str(out)) == command.GOOD

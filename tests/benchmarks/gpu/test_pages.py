@@ -16,6 +16,8 @@ from benchmarks.gpu.steps import STEPS, parts
 from coefficients import command
 from tests.benchmarks.gpu.machine import ROOT, WITHOUT, environment
 
+pytestmark = pytest.mark.slow
+
 
 def as_of_a_gpu(text: str) -> str:
     """Rows as a GPU would have them."""
@@ -43,7 +45,6 @@ def results(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(results, tmp_path):
     """And its rows make the pages."""
     tree = tmp_path / "tree"
@@ -76,7 +77,6 @@ def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(resu
     assert "nvidia-h200" in report.rendered("README.md")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("name", ["llama-bare", "vit-l"])
 def test_whole_models_keep_less_exactly_and_still_less_in_few_bits(name):

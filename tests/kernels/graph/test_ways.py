@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from kernels.errors import KernelError
 from kernels.functional import activation
 from kernels.graph import Handle, compress
-from kernels.graph.ways.policies import POLICIES
+from kernels.graph.ways.policies import POLICIES, way_of
 from tests.kernels.graph.nets import WIDTH, assert_same, batch
 
 ROWS, HIDDEN = 96, 2 * WIDTH
@@ -243,3 +243,11 @@ def test_names(policy: object) -> None:
 def test_bits_and_policy_exclude_each_other() -> None:
     with pytest.raises(KernelError, match=r"bits must be None with policy='invact', got 4"):
         compress(Mlp(F.gelu), bits=4, policy="invact")
+
+
+def test_each_policy_is_a_way_that_says_what_it_does() -> None:
+    for name in POLICIES:
+        assert way_of(name).saves
+        assert way_of(name).error
+    with pytest.raises(KernelError, match=f"policy must be one of .*{min(POLICIES)}"):
+        way_of("fewbit-9")
