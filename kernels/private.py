@@ -27,6 +27,7 @@ NAMES = {
     "tree_map": "torch.utils._pytree.tree_map",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
+    "python_dispatch": "torch.utils._python_dispatch",
     "mode_stack": "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     "push_mode": "torch.utils._python_dispatch._push_mode",
     "pop_mode": "torch.utils._python_dispatch._pop_mode",
@@ -181,6 +182,22 @@ def exporting() -> bool:
 def in_transform() -> bool:
     """Whether a transform of torch.func is active; Dynamo can follow this function."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+@contextmanager
+def without_dispatch_modes() -> Iterator[list[Any]]:
+    """Leaves all dispatch modes while it is entered; gives them, the innermost first.
+
+    PyTorch keeps their number, and before 2.11 flags besides, by which Dynamo captures nothing.
+    """
+    module = _private("python_dispatch")
+    flags = {name: value for name, value in vars(module).items() if name.startswith("_is_in_") and value is True}
+    with _private("disable_current_modes")() as modes:
+        vars(module).update(dict.fromkeys(flags, False))
+        try:
+            yield modes
+        finally:
+            vars(module).update(flags)
 
 
 def in_dispatch_mode() -> bool:

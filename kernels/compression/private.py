@@ -55,12 +55,12 @@ def interpreted(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with private.functorch_config.patch(donated_buffer=False):
-            return private.compile_fx(graph, _of_tracing(inputs), inner_compile=run, config_patches=settings)
+            return private.compile_fx(graph, of_tracing(inputs), inner_compile=run, config_patches=settings)
 
     return compiled
 
 
-def _of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
+def of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
     """Inputs whose fake tensors are of the mode of Dynamo's own: before 2.11, PyTorch refuses those of another."""
     context = private.TracingContext.try_get()
     if context is None or context.fake_mode is None:

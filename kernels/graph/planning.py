@@ -115,7 +115,7 @@ class _OnFakes(_Apart):
 
     @contextmanager
     def _without_modes(self) -> Iterator[None]:
-        with super().calling(), torch_private.disable_current_modes() as self._modes:
+        with super().calling(), torch_private.without_dispatch_modes() as self._modes:
             yield
 
     def within(self, run: Run) -> Run:  # type: ignore[override]

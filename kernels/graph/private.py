@@ -9,6 +9,7 @@ from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from kernels import private
+from kernels.compression.private import of_tracing
 from kernels.errors import KernelError
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
@@ -40,7 +41,7 @@ def backend(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}):
-            run = compiler(graph, inputs)
+            run = compiler(graph, of_tracing(inputs))
 
         def called(*given: Any) -> Any:
             results = run(*given)
