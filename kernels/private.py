@@ -188,7 +188,7 @@ def in_transform() -> bool:
 def without_dispatch_modes() -> Iterator[list[Any]]:
     """Leaves all dispatch modes while it is entered; gives them, the innermost first.
 
-    PyTorch keeps their number, and before 2.11 flags besides, by which Dynamo captures nothing.
+    PyTorch has flags besides, by which Dynamo of 2.9 captures nothing.
     """
     module = _private("python_dispatch")
     flags = {name: value for name, value in vars(module).items() if name.startswith("_is_in_") and value is True}

@@ -36,17 +36,34 @@ from kernels.private import check_release
 MISSING = 0.1
 
 
-class CompiledGradients(Gradients):
-    """As `Gradients`, of the compiled model."""
-
-    def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        return run(model, TrialPartitioner(self._trials), args, kwargs)
+class GraphGradients(Gradients):
+    """As `Gradients`, of graphs whose backward looks up the codes on trial each time that it runs."""
 
     def _try(self, bits: Bits) -> None:
         self._trials.bits = bits
 
 
-class CompiledTask(Task):
+class GraphTask(Task):
+    """As `Task`, of graphs: what crosses in them depends on sizes, too."""
+
+    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
+        """Whether few are missing: which tensors cross depends on their sizes, too."""
+        if len(missing) > MISSING * of and share == 1.0:
+            raise KernelError(
+                f"model must be cut alike in each step, got none of {len(missing)} of its {of} saved tensors, such as"
+                f" {min(missing)!r}, on the whole batch; its forward depends on numbers, which a plan cannot know"
+            )
+        return len(missing) <= MISSING * of
+
+
+class CompiledGradients(GraphGradients):
+    """As `Gradients`, of the compiled model."""
+
+    def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        return run(model, TrialPartitioner(self._trials), args, kwargs)
+
+
+class CompiledTask(GraphTask):
     """As `Task`, of a model that will be compiled as a whole, with fixed sizes."""
 
     compiled: ClassVar[bool] = True
@@ -80,15 +97,6 @@ class CompiledTask(Task):
                 " of which it makes none; plan for eager mode, without compiled=True"
             )
         return step_of(cut, beside)
-
-    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
-        """Whether few are missing: which tensors cross depends on their sizes, too."""
-        if len(missing) > MISSING * of and share == 1.0:
-            raise KernelError(
-                f"model must be cut alike in each step, got none of {len(missing)} of its {of} saved tensors, such as"
-                f" {min(missing)!r}, on the whole batch; its forward depends on numbers, which a plan cannot know"
-            )
-        return len(missing) <= MISSING * of
 
     @contextmanager
     def _gradients(self, *given: Any) -> Iterator[Gradients]:

@@ -49,6 +49,7 @@ class Engine:
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning, "torch")
+        self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.warned: set[str] = set()
@@ -59,11 +60,13 @@ class Engine:
 
         Of another size: else Dynamo would take sizes that differ between blocks for sizes that change.
         """
-        if call.sizes is None:
-            call.sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
+        if call.kind is None:
+            sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
+            alike = (None if call.own is None else call, sizes, self.variant(call.name))
+            call.kind = self.kinds.setdefault(alike, len(self.kinds))
         # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
         trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module) if call.own is None else call, call.sizes, trained, self.variant(call.name))
+        call.key = (type(module), call.kind, trained)  # FSDP2 changes a module's class
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
@@ -156,7 +159,7 @@ class Captured:
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
         self.key: Any = None  # of the engine's entry at the last call
-        self.sizes: Any = None  # of the parameters, at the first call
+        self.kind: int | None = None  # of the engine's kinds, from the first call on
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():

@@ -10,9 +10,8 @@ from torch import Tensor, fx, nn
 from kernels import private as torch_private
 from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from kernels.compression.planning import MISSING, seen_as
+from kernels.compression.planning import GraphGradients, GraphTask, seen_as
 from kernels.compression.splice import let_cross
-from kernels.errors import KernelError
 from kernels.graph.capture import Engine
 from kernels.graph.codes import encode
 from kernels.graph.execute import Run
@@ -24,14 +23,14 @@ from kernels.memory.step import run_step
 from kernels.memory.storages import addresses, storages
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.planned import Planned
-from kernels.planning.sensitivity import Bits, Gradients, Trials
+from kernels.planning.sensitivity import Gradients, Trials
 from kernels.planning.step import History, Step
-from kernels.planning.task import Blocks, Task
+from kernels.planning.task import Blocks
 
 OBSERVED = 4  # bits of codes in a step that is observed
 
 
-class CapturedGradients(Gradients):
+class CapturedGradients(GraphGradients):
     """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -44,11 +43,8 @@ class CapturedGradients(Gradients):
         finally:
             removed(captured)
 
-    def _try(self, bits: Bits) -> None:
-        self._trials.bits = bits
 
-
-class CapturedTask(Task):
+class CapturedTask(GraphTask):
     """As `Task`, of a model that `compress` will change."""
 
     captured: ClassVar[bool] = True
@@ -84,15 +80,6 @@ class CapturedTask(Task):
     def _running_again(self, model: nn.Module, blocks: Blocks) -> AbstractContextManager[None]:
         """Nothing: that changes no gradient."""
         return nullcontext()
-
-    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
-        """Whether few are missing: what is computed again depends on sizes."""
-        if len(missing) > MISSING * of and share == 1.0:
-            raise KernelError(
-                f"model must be cut alike in each step, got none of {len(missing)} of its {of} saved tensors, such as"
-                f" {min(missing)!r}, on the whole batch; its forward depends on numbers, which a plan cannot know"
-            )
-        return len(missing) <= MISSING * of
 
 
 class _Apart(Engine):

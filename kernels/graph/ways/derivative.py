@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.graph.ways.way import Site, Way
+from kernels.graph.ways.way import Way
 from kernels.methods.forward_derivative import ForwardDerivative
 
 
@@ -18,6 +18,3 @@ class Derivative(Way):
     @classmethod
     def policies(cls) -> dict[str, Way]:
         return {ForwardDerivative.name: cls()}
-
-    def refuses(self, site: Site) -> str:
-        return ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.graph.ways.way import Site, Way
+from kernels.graph.ways.way import Way
 from kernels.methods.few_bit import FewBit
 
 
@@ -18,6 +18,3 @@ class FewBitDerivative(Way):
     @classmethod
     def policies(cls) -> dict[str, Way]:
         return {f"fewbit-{bits}": cls(bits) for bits in FewBit.widths}
-
-    def refuses(self, site: Site) -> str:
-        return ""

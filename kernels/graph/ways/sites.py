@@ -12,6 +12,7 @@ from kernels import private
 from kernels.compression.layout import hint, order_of
 from kernels.compression.nodes import is_pointwise, is_view, packet_of
 from kernels.engine.elements import DTYPES
+from kernels.graph.undefined import is_tangent
 from kernels.graph.ways.way import Site
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
@@ -69,8 +70,7 @@ def _backward(graph: fx.Graph) -> Nodes:
     """The nodes that depend on gradients."""
     backward: Nodes = set()
     for node in graph.nodes:
-        of_gradient = node.op == "placeholder" and "tangents" in str(node.target)
-        if of_gradient or (node.op == "call_function" and not backward.isdisjoint(node.all_input_nodes)):
+        if is_tangent(node) or (node.op == "call_function" and not backward.isdisjoint(node.all_input_nodes)):
             backward.add(node)
     return backward
 

@@ -73,9 +73,9 @@ class Way(ABC):
     def policies(cls) -> dict[str, "Way"]:
         """The names by which users take it, with its values."""
 
-    @abstractmethod
     def refuses(self, site: Site) -> str:
         """Why the site must stay exact, though there is a kernel for it; or ""."""
+        return ""
 
     def kernel(self, site: Site) -> tuple[KernelSpec, list[float]]:
         """The kernel for a site, and the numbers that it takes.
