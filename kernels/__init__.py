@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from kernels.conversion import convert
     from kernels.engine.backend import backend
     from kernels.errors import KernelError
     from kernels.gated import geglu, reglu, swiglu
@@ -68,7 +67,6 @@ __all__ = [
     "Threshold",
     "backend",
     "compress",
-    "convert",
     "geglu",
     "gradient_error",
     "reglu",
@@ -77,7 +75,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "conversion": ("convert",),
     "engine.backend": ("backend",),
     "errors": ("KernelError",),
     "gated": ("geglu", "reglu", "swiglu"),
@@ -91,6 +88,6 @@ if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` do
     __getattr__, __dir__ = lazily(
         __name__,
         {**_HOMES, "modules": [name for name in __all__ if not any(name in names for names in _HOMES.values())]},
-        modules=("approx_backprop", "compression", "forward_ad", "functional", "graph", "memory"),
+        modules=("compression", "functional", "graph", "memory"),
         torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

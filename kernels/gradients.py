@@ -1,4 +1,4 @@
-"""The error of a converted or compiled model's gradient: it is compared with the exact one on the same batch."""
+"""The error of a compressed or compiled model's gradient: it is compared with the exact one on the same batch."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from kernels.errors import KernelError, shown
-from kernels.forwarding import Forwarding
 from kernels.memory.compiled import settings_with_codes
 from kernels.memory.isolated import on_copies
 from kernels.methods.stock import Stock
@@ -83,7 +82,7 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     Parameters
     ----------
     model
-        A model that `convert` changed, in whole or in part; or the result of torch.compile with
+        A model that `compress` changed, or that has activations of `kernels`; or the result of torch.compile with
         `compression.options(...)`, or a model some of whose modules were compiled so.
     loss
         Computes a tensor of one number from the model, without calling backward; it is called twice.
@@ -132,7 +131,7 @@ def _check(model: Any) -> None:
             )
     if not _changed(model) and not settings_with_codes(model):
         raise KernelError(
-            "model must be what convert changed, or what torch.compile(model, options=compression.options(...)) gave,"
+            "model must be what compress changed, or what torch.compile(model, options=compression.options(...)) gave,"
             f" in whole or in part, got a {type(model).__name__} whose gradient is exact"
         )
 
@@ -142,19 +141,17 @@ def _changed(model: nn.Module) -> list[nn.Module]:
     return [
         module
         for module in model.modules()
-        if isinstance(module, Activation) or isinstance(vars(module).get("forward"), Forwarding)
+        if isinstance(module, Activation) or getattr(vars(module).get("forward"), "runs_graphs", False)
     ]
 
 
 def _make_stock(module: nn.Module) -> None:
     """Make a module save as PyTorch's own, until its attributes are restored."""
     forward = vars(module).get("forward")
-    while isinstance(forward, Forwarding):
-        forward = forward.before
-    if forward is not None:
-        module.forward = forward
-    else:
-        vars(module).pop("forward", None)
+    if getattr(forward, "runs_graphs", False):
+        del module.forward
+        if forward.own is not None:
+            module.forward = forward.own
     if isinstance(module, Activation):
         module.method, module.bits, module.coefficients = Stock.name, None, None
 

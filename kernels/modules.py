@@ -11,13 +11,16 @@ import torch.fx
 from torch import Tensor, nn
 
 from kernels.errors import KernelError, shown
-from kernels.forwarding import SCRIPT
 from kernels.functional import Path, activation, check_threshold, gelu_name
 from kernels.methods.registry import DEFAULT
 from kernels.parameters import number
 from kernels.validate import kernel_for, resolved
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
+SCRIPT = (
+    "model must be stock for torch.jit.script, which compiles the code of each forward, got one with parts of ours;"
+    " put PyTorch's own modules back first, or use torch.compile or torch.export"
+)
 
 
 class Activation(nn.Module):

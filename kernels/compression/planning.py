@@ -19,51 +19,27 @@ from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
 from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.splice import let_cross
-from kernels.eager.tensors import relative_error, squares
 from kernels.errors import KernelError
 from kernels.memory.compiled import nodes, saved_of
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.storages import addresses, storages, tensors
 from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.sensitivity import Bits, Gradients, Trials
+from kernels.planning.decoded import relative_error
+from kernels.planning.sensitivity import Gradients, Trials
 from kernels.planning.step import SavedSite, Step
 from kernels.planning.task import Blocks, Task
 from kernels.private import check_release
 
-# The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
-# are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
-MISSING = 0.1
 
-
-class GraphGradients(Gradients):
-    """As `Gradients`, of graphs whose backward looks up the codes on trial each time that it runs."""
-
-    def _try(self, bits: Bits) -> None:
-        self._trials.bits = bits
-
-
-class GraphTask(Task):
-    """As `Task`, of graphs: what crosses in them depends on sizes, too."""
-
-    def _may_miss(self, missing: Set[str], of: int, share: float) -> bool:
-        """Whether few are missing: which tensors cross depends on their sizes, too."""
-        if len(missing) > MISSING * of and share == 1.0:
-            raise KernelError(
-                f"model must be cut alike in each step, got none of {len(missing)} of its {of} saved tensors, such as"
-                f" {min(missing)!r}, on the whole batch; its forward depends on numbers, which a plan cannot know"
-            )
-        return len(missing) <= MISSING * of
-
-
-class CompiledGradients(GraphGradients):
+class CompiledGradients(Gradients):
     """As `Gradients`, of the compiled model."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         return run(model, TrialPartitioner(self._trials), args, kwargs)
 
 
-class CompiledTask(GraphTask):
+class CompiledTask(Task):
     """As `Task`, of a model that will be compiled as a whole, with fixed sizes."""
 
     compiled: ClassVar[bool] = True
@@ -94,7 +70,7 @@ class CompiledTask(GraphTask):
         if not cut.graphs:
             raise KernelError(
                 f"model must be one that torch.compile makes graphs of for backward, got {type(self.model).__name__},"
-                " of which it makes none; plan for eager mode, without compiled=True"
+                " of which it makes none; plan for compress, without compiled=True"
             )
         return step_of(cut, beside)
 
@@ -177,7 +153,7 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
         made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
         result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
-        error = relative_error(squares(result, x))
+        error = relative_error(result, x)
         trials.decoded.note(site, bits, error, x.dtype, layout.group, trials.rounding)
         return result
 

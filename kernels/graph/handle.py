@@ -11,8 +11,7 @@ from kernels.graph.capture import Captured, Engine
 from kernels.graph.install import install, removed
 from kernels.graph.ways.policies import way_of
 from kernels.memory.step import Loss
-from kernels.methods.compressed import ROUNDINGS
-from kernels.methods.every_tensor import EveryTensor
+from kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from kernels.methods.method import check_bits
 from kernels.planning.make import make_plan
 from kernels.planning.plan import Plan
@@ -101,7 +100,7 @@ def compress(
     rounding
         "nearest", the default, or "stochastic", whose decoded values have the right mean.
     plan
-        The result of `make_plan(..., captured=True)`, or a file with it: bits for each saved tensor, rounding, and the
+        The result of `kernels.planning.make_plan`, or a file with it: bits for each saved tensor, rounding, and the
         blocks that backward computes again.
     policy
         A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
@@ -159,9 +158,7 @@ def _fitting(
         raise KernelError(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
-    return make_plan(
-        model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", captured=True, stack_level=3
-    )
+    return make_plan(model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", stack_level=3)
 
 
 def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Engine:
@@ -171,5 +168,5 @@ def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None
     if not isinstance(plan, Plan | str | PathLike):
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
-    loaded.check_model(model, captured=True)
+    loaded.check_model(model)
     return Engine(loaded.method if loaded.needed else None, frozenset(loaded.recomputed))

@@ -1,7 +1,7 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from kernels import private as torch_private
 from kernels.compression.cut import Cut
 from kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from kernels.compression.planning import GraphGradients, GraphTask, seen_as
+from kernels.compression.planning import seen_as
 from kernels.compression.splice import let_cross
 from kernels.graph.capture import Engine
 from kernels.graph.codes import encode
@@ -25,12 +25,12 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.planned import Planned
 from kernels.planning.sensitivity import Gradients, Trials
 from kernels.planning.step import History, Step
-from kernels.planning.task import Blocks
+from kernels.planning.task import Blocks, Task
 
 OBSERVED = 4  # bits of codes in a step that is observed
 
 
-class CapturedGradients(GraphGradients):
+class CapturedGradients(Gradients):
     """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -44,10 +44,9 @@ class CapturedGradients(GraphGradients):
             removed(captured)
 
 
-class CapturedTask(GraphTask):
+class CapturedTask(Task):
     """As `Task`, of a model that `compress` will change."""
 
-    captured: ClassVar[bool] = True
     gradients: ClassVar[type[Gradients]] = CapturedGradients
 
     @property
@@ -76,10 +75,6 @@ class CapturedTask(GraphTask):
         )
         history.event()  # ends the last segment
         return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
-
-    def _running_again(self, model: nn.Module, blocks: Blocks) -> AbstractContextManager[None]:
-        """Nothing: that changes no gradient."""
-        return nullcontext()
 
 
 class _Apart(Engine):

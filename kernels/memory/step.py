@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from kernels import private
-from kernels.eager.undecoded import Undecoded
 from kernels.errors import KernelError, shown
 from kernels.memory.compiled import runs_graphs
 from kernels.memory.isolated import forget_fakes, on_fakes, train
@@ -48,8 +47,6 @@ class Living(private.DispatchMode):
         return self.now - sum(sizes.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if Undecoded in types:
-            return NotImplemented  # then it decodes itself, by operations that come here
         for storage in operand_storages((args, kwargs)):
             if storage._cdata not in self._known:
                 self._know(storage, 0)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kernels.errors import KernelError, shown
-from kernels.methods.compressed import BITS, ROUNDINGS
 from kernels.methods.method import WithoutKernel, check_bits
+
+ROUNDINGS = ("nearest", "stochastic")
+BITS = range(2, 9)
 
 SMALLEST = 4096  # elements of a tensor; coding a smaller one is not worth the kernels that it takes
 STATISTIC = 16  # a reduction of this many elements to one gives a statistic, which is small and has to be exact

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from kernels.methods.compressed import BITS
-from kernels.methods.every_tensor import EveryTensor
+from kernels.methods.every_tensor import BITS, EveryTensor
 
 WIDTHS = tuple(BITS)  # bits that a plan may give to a tensor
 
@@ -19,7 +18,7 @@ class Planned(EveryTensor):
     bits, rounding
         As of `EveryTensor`; the bits are for sites that are not in the plan.
     at_site
-        Bits by the names of sites, see `kernels.eager.sites`; None: the tensor is saved as it is.
+        Bits by the names of sites, see `kernels.compression.cut.site_names`; None: the tensor is saved as it is.
     """
 
     name: ClassVar[str] = "plan"

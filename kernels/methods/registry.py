@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernels.errors import KernelError, shown
-from kernels.methods.auto import Auto
-from kernels.methods.compressed import Compressed
-from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.few_bit import FewBit
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.from_output import FromOutput
@@ -26,11 +23,6 @@ def register(method: type[Method]) -> type[Method]:
     """Add a method of single functions; may be used as a class decorator."""
     ELEMENTWISE[method.name] = method
     return method
-
-
-def of_models() -> dict[str, type[Method]]:
-    """The methods that `convert` takes."""
-    return {Auto.name: Auto, **ELEMENTWISE, Compressed.name: Compressed, EveryTensor.name: EveryTensor}
 
 
 def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Method:

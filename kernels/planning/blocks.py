@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from kernels.eager.forward import Recomputed
 from kernels.memory.measure import has_forward
 
 
@@ -37,11 +39,19 @@ def may_run_again(block: nn.Module) -> bool:
 @contextmanager
 def recomputing(model: nn.Module, blocks: Sequence[str]) -> Iterator[None]:
     """Makes backward compute these blocks again while it is entered."""
-    forwards = [Recomputed(model.get_submodule(name)) for name in blocks]
-    for forward in forwards:
-        forward.install()
+    modules = [model.get_submodule(name) for name in blocks]
+    own = [vars(module).get("forward") for module in modules]
+    for module, forward in zip(modules, own, strict=True):
+        module.forward = partial(_again, module, forward)  # a copy of the model has its own modules here
     try:
         yield
     finally:
-        for name, forward in zip(reversed(blocks), reversed(forwards), strict=True):
-            forward.remove(name)
+        for module, forward in zip(modules, own, strict=True):
+            del module.forward
+            if forward is not None:
+                module.forward = forward
+
+
+def _again(module: nn.Module, own: Any, *args: Any, **kwargs: Any) -> Any:
+    forward = own or partial(type(module).forward, module)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)

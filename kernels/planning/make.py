@@ -22,7 +22,6 @@ from kernels.planning.modules import repeated_modules
 from kernels.planning.plan import Plan
 from kernels.planning.safety import checked
 from kernels.planning.search import Candidate, search, smallest, with_fewest
-from kernels.planning.seconds import with_times
 from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
 from kernels.planning.step import Step
@@ -41,13 +40,11 @@ def make_plan(
     targets: Any = None,
     max_gradient_error: float | None = None,
     goal: Goal = "error",
-    timed: bool = False,
     rounding: str = "nearest",
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
-    captured: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
@@ -57,9 +54,9 @@ def make_plan(
     Parameters
     ----------
     model
-        The model as it trains, not converted and on its device. It may have fake tensors, with a `stand_in`.
+        The model as it trains, not compressed yet and on its device. It may have fake tensors, with a `stand_in`.
     inputs
-        A whole training batch, as `convert` takes it.
+        A whole training batch: a tensor, a tuple of arguments, or a mapping of keyword arguments.
     budget
         Bytes at the peak of a step over those from before, as "24GiB"; or, between 0 and 1, a share of the bytes that
         the model saves for backward now, in eager mode.
@@ -72,9 +69,6 @@ def make_plan(
     goal
         "error": the least error. "time": as few elements in codes as the budget allows with an error within that bound;
         the plan's `goal` is "error" if only the least error is within it.
-    timed
-        Whether to measure how long a step takes, with the plan and without, on the samples. Not with a `stand_in`, and
-        neither for a compiled nor for a captured model.
     rounding
         "nearest" or "stochastic".
     samples, passes
@@ -84,9 +78,8 @@ def make_plan(
         A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
         measured on it if the model itself is too large.
     compiled
-        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`; the budget is then a share.
-    captured
-        Whether the plan is for `kernels.compress(model, plan=...)`, not for `convert`.
+        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`, not for `compress`;
+        the budget is then a share.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
@@ -106,12 +99,12 @@ def make_plan(
     KernelError
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
-    _check(max_gradient_error, goal, timed, compiled or captured or stand_in is not None)
+    _check(max_gradient_error, goal)
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        task = kind_of(compiled, captured)(*given, doing)
-        plan = plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
-        return with_times(task, plan) if timed else plan
+        return plan_of(
+            kind_of(compiled)(*given, doing), budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1
+        )
 
 
 @contextmanager
@@ -124,16 +117,12 @@ def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str
         yield doing or silent
 
 
-def kind_of(compiled: bool, captured: bool = False) -> type[Task]:
-    """The class of tasks for a model that is converted in eager mode, compiled, or captured by `compress`."""
-    if compiled and captured:
-        raise KernelError("captured must be False for a compiled model, got True for both")
-    if captured:
+def kind_of(compiled: bool) -> type[Task]:
+    """The class of tasks for a model that is compiled, or captured by `compress`."""
+    if not compiled:
         from kernels.graph.planning import CapturedTask
 
         return CapturedTask
-    if not compiled:
-        return Task
     from kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
 
     return CompiledTask
@@ -194,7 +183,6 @@ def plan_of(
         task.compiled,
         task.work(best.step.operations),
         goal,
-        captured=task.captured,
         modules=repeated_modules(task.model),
     )
 
@@ -223,23 +211,16 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     what = str(budget), task.rounding, (), (), stock, stock
     return Plan(
         name, *what, none, 0, 0.0, 0.0,
-        compiled=task.compiled, captured=task.captured, work=1.0, goal=goal, reason=reason,
+        compiled=task.compiled, work=1.0, goal=goal, reason=reason,
     )  # fmt: skip
 
 
-def _check(bound: Any, goal: Any, timed: Any, runs_otherwise: bool) -> None:
-    """Raise KernelError for an invalid bound or goal, and for times of what does not run as it will train."""
+def _check(bound: Any, goal: Any) -> None:
+    """Raise KernelError for an invalid bound or goal."""
     if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < inf):
         raise KernelError(f"max_gradient_error must be a number above 0, got {shown(bound)}")
     if goal not in GOALS:
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
-    if not isinstance(timed, bool):
-        raise KernelError(f"timed must be True or False, got {shown(timed)}")
-    if timed and runs_otherwise:
-        raise KernelError(
-            "timed must be left out for a compiled model, for a captured one, and with stand_in, whose times are"
-            " others, got True"
-        )
 
 
 def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:

@@ -12,7 +12,7 @@ from torch import nn
 from coefficients.files import write_text
 from kernels.errors import KernelError, shown
 from kernels.memory.saved import size
-from kernels.methods.compressed import ROUNDINGS
+from kernels.methods.every_tensor import ROUNDINGS
 from kernels.methods.planned import WIDTHS, Planned
 from kernels.planning.goals import GOALS
 from kernels.planning.modules import check_repeated
@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What `convert(model, plan=...)` does. `str(plan)` is a table.
+    """What `compress(model, plan=...)` does. `str(plan)` is a table.
 
     Attributes
     ----------
@@ -57,12 +57,8 @@ class Plan:
         computed again add to them. None: not known, as of a compiled model, or there are none.
     goal
         What is least: the "error", or the elements in codes for "time".
-    time
-        Seconds of a step of samples, × those of the unchanged model, so 1 if nothing is planned; None: not measured.
     reason
         Why nothing is planned although the budget needs it; or "".
-    captured
-        Whether it is for `compress(model, plan=...)`.
     modules
         How many modules the model has of each name that ends with a number, as {"layers.*": 4}; not known of old files.
     """
@@ -82,9 +78,7 @@ class Plan:
     compiled: bool = False
     work: float | None = None
     goal: str = "error"
-    time: float | None = None
     reason: str = ""
-    captured: bool = False
     modules: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
@@ -104,20 +98,11 @@ class Plan:
         """The relative error of each decoded tensor that the plan goes by, by site, as far as it was measured."""
         return {site.name: site.decoded for site in self.sites if site.decoded is not None}
 
-    def check_model(self, model: nn.Module, captured: bool = False) -> None:
-        """Raise KernelError for a model with other modules than the plan's, and for a plan of another kind.
-
-        captured: whether it is for `compress`, not for `convert`.
-        """
-        if self.captured != captured and not self.compiled:
-            right, got = ("compress", "convert") if captured else ("convert", "compress")
-            raise KernelError(
-                f"plan must be for {right}, got one for {got}, in which other tensors are saved; give it to"
-                f" {got}(model, plan=...)"
-            )
+    def check_model(self, model: nn.Module) -> None:
+        """Raise KernelError for a model with other modules than the plan's, and for a plan of a compiled model."""
         if self.compiled:
             raise KernelError(
-                "plan must be for eager mode, got one of a compiled model, in which other tensors are saved; give it to"
+                "plan must be for compress, got one of a compiled model, in which other tensors are saved; give it to"
                 " torch.compile(model, options=compression.options(plan=...))"
             )
         names = {name for name, _ in model.named_modules()}
@@ -125,12 +110,12 @@ class Plan:
             if module not in names:
                 raise KernelError(
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
-                    f" {type(model).__name__} has not; plan anew by convert(model, inputs=..., budget=...)"
+                    f" {type(model).__name__} has not; plan anew by compress(model, fit=..., inputs=...)"
                 )
         check_repeated(self.modules, names, type(model).__name__)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it as JSON, for `Plan.load` and `convert(model, plan=path)`."""
+        """Write it as JSON, for `Plan.load` and `compress(model, plan=path)`."""
         write_text(Path(path), json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n")
 
     @staticmethod
@@ -205,30 +190,27 @@ def _text(plan: Plan) -> str:
         f" with {plan.uniform} bits everywhere {plan.uniform_error:.2%}{on}",
         *([f"computed again in backward: {_blocks(plan.recomputed)}"] if plan.recomputed else []),
         *([f"products of matrices, convolutions and attention: {plan.work:.2f} × as many"] if plan.work else []),
-        *([f"time of a step of samples: {plan.time:.2f} × as long, measured"] if plan.time is not None else []),
         "",
     ]
     return "\n".join([*lines, *_rows(plan), *([_gap(plan)] if plan.gap else [])])
 
 
 def _rows(plan: Plan) -> list[str]:
-    """A table; the time of codes, × a step of the unchanged model, is its last column if it was measured."""
     groups: dict[str, list[PlannedSite]] = {}
     for site in plan.sites:
         groups.setdefault(like_site(site.name), []).append(site)
     total = sum(site.error for site in plan.sites) or 1.0
     rows = [
-        ["saved tensor", "number", "bits", "before", "planned", "share of the error", "time"],
-        ["---", "---:", "---", "---:", "---:", "---:", "---:"],
+        ["saved tensor", "number", "bits", "before", "planned", "share of the error"],
+        ["---", "---:", "---", "---:", "---:", "---:"],
     ]
     for name, group in groups.items():
         whole, planned = (
             size(sum(counts)) for counts in zip(*((site.whole, site.bytes) for site in group), strict=True)
         )
-        error, time = sum(site.error for site in group), sum(site.time or 0.0 for site in group)
-        rows.append([name, str(len(group)), _widths(group), whole, planned, f"{error / total:.0%}", f"{time:.3f}"])
-    shown = len(rows[0]) - (plan.time is None)
-    lines = [f"| {' | '.join(row[:shown])} |" for row in rows]
+        error = sum(site.error for site in group)
+        rows.append([name, str(len(group)), _widths(group), whole, planned, f"{error / total:.0%}"])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
     return [lines[0], lines[1].replace(" ", ""), *lines[2:]]
 
 

@@ -6,7 +6,7 @@ without a word. Hence the error is measured, and what cannot be explained by err
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import hypot, inf, isnan
 from typing import Any
@@ -21,7 +21,6 @@ from kernels.memory.step import Loss
 from kernels.memory.storages import tensors
 from kernels.methods.every_tensor import SMALLEST, EveryTensor
 from kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
-from kernels.planning.blocks import recomputing
 from kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from kernels.planning.task import SAMPLES, in_training
 
@@ -78,8 +77,8 @@ class Checked:
         by = ", ".join(f"{site!r} ({error:.2g})" for site, error in self.guilty)
         return (
             f"the gradient must err by at most {TIMES} times what is predicted, {self.predicted:.2g}, got"
-            f" {self.error:.2g} on samples, by the saved tensors {by}; give more bits or a larger budget, or"
-            " leave their modules out by exclude="
+            f" {self.error:.2g} on samples, by the saved tensors {by}; give more bits, a larger budget, or"
+            " none, which is exact"
         )
 
     def __str__(self) -> str:
@@ -136,17 +135,16 @@ def _finite(error: float) -> float:
     return inf if isnan(error) else error
 
 
-def check_conversion(
+def check_model(
     model: nn.Module,
     call: Call,
     loss: Loss | None,
     targets: Any,
     method: EveryTensor,
-    recomputed: Sequence[str] = (),
-    includes: Callable[[str], bool] = lambda module: True,
+    kind: type[Gradients],
     planned: float | None = None,
 ) -> Checked:
-    """The error of the gradient of a few samples of a model that is not converted yet; the model is left as it is.
+    """The error of the gradient of a few samples of a model that is not compressed yet; the model is left as it is.
 
     It raises nothing: a model that cannot run so is not measured, with a note.
 
@@ -154,18 +152,18 @@ def check_conversion(
     ----------
     call, loss, targets
         What the model is called with, and the loss as of `kernels.memory.step.differentiated`.
-    method, recomputed
-        compress or a plan, and the blocks that it computes again.
-    includes
-        Whether a module, by its name, is one of those that are converted.
+    method
+        Bits of codes, or those of a plan.
+    kind
+        The kind of gradients, as of a task.
     planned
         As of `checked`.
     """
 
     def measured(call: Call, targets: Any, share: float) -> Checked:
         trials = Trials(method.rounding, smallest=int(SMALLEST * share))
-        gradients = Gradients(copied, *call, loss, trials, targets)
-        return checked(gradients, _bits(method, gradients, includes), planned)
+        gradients = kind(copied, *call, loss, trials, targets)
+        return checked(gradients, _bits(method, gradients), planned)
 
     try:
         copied = _copied(model)
@@ -176,7 +174,7 @@ def check_conversion(
         for module in copied.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
-        with in_training(copied), recomputing(copied, recomputed):
+        with in_training(copied):
             return _on_enough_samples(call, targets, measured)
     except Exception as error:  # of any kind, as the model or the loss raises it
         return Checked(note=f"as the model cannot run so: {line(error)}")
@@ -211,6 +209,6 @@ def _copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-def _bits(method: EveryTensor, gradients: Gradients, includes: Callable[[str], bool]) -> Mapping[str, int | None]:
-    methods = {site: method.at(site) for site in gradients.sites if includes(site.rpartition(": ")[0])}
+def _bits(method: EveryTensor, gradients: Gradients) -> Mapping[str, int | None]:
+    methods = {site: method.at(site) for site in gradients.sites}
     return {site: None if at is None else at.bits for site, at in methods.items()}

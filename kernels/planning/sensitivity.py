@@ -8,6 +8,7 @@ The gradient is that of the loss, if the model's output has one or one is given;
 output, whose gradients have the mean square of the Jacobian's columns.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import isfinite
@@ -17,34 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kernels.eager.coder import Coder
-from kernels.eager.encoded import Drawn, Encoded, Grouped, Groups, Logarithms
-from kernels.eager.forward import InFewBits
-from kernels.eager.mode import Compressing
-from kernels.eager.tensors import flat, group_of, relative_error
 from kernels.errors import KernelError
 from kernels.memory.saved import like
 from kernels.memory.step import Loss, differentiated
-from kernels.methods.every_tensor import SMALLEST, EveryTensor
-from kernels.methods.planned import WIDTHS, Planned
+from kernels.methods.every_tensor import SMALLEST
+from kernels.methods.planned import WIDTHS
 from kernels.planning.decoded import Decoded
 
 Bits = Mapping[str, int | None]  # by site
 SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
-
-
-class _Trial(Groups):
-    """A whole tensor, which decodes to what codes of it would decode to."""
-
-    def __init__(self, x: Tensor, decoded: Callable[[Tensor], Tensor]) -> None:
-        self._tensors, self._decoded = [flat(x).clone()], decoded
-
-    def decode(self, tensors: list[Tensor]) -> Tensor:
-        return self._decoded(tensors[0])
-
-
-class _LogarithmTrial(_Trial, Logarithms):
-    """Likewise for codes of logarithms."""
 
 
 @dataclass
@@ -71,55 +53,8 @@ class Trials:
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
 
-    def decoder(self, kind: Grouped, site: str, group: int) -> Callable[[Tensor], Tensor]:
-        """The function that makes of a tensor saved at a site what backward gets."""
-        drawn = Drawn() if self.rounding == "stochastic" else None
 
-        def decoded(x: Tensor) -> Tensor:
-            bits = self.bits.get(site)
-            if bits is None:
-                return x.view(-1)  # a new object: what a backward pass caches for it is dropped with it
-            code = kind(x, Planned(bits, self.rounding), group, drawn)
-            result = code.decode(code.hand_over())
-            error = relative_error(code.squares(result, x))
-            self.decoded.note(site, bits, error, x.dtype, group, self.rounding)
-            return result
-
-        return decoded
-
-
-class _TrialCoder(Coder):
-    """Saves whole tensors, on which backward passes try codes."""
-
-    def __init__(self, method: EveryTensor, trials: Trials) -> None:
-        super().__init__(method)
-        self._trials = trials
-
-    def approximated(self, x: Tensor, kind: Grouped, site: str) -> Encoded:
-        """The tensor itself, and what gives it codes in a trial."""
-        self._trials.sites[site] = x.numel()
-        trial = _LogarithmTrial if kind is Logarithms else _Trial
-        return trial(x, self._trials.decoder(kind, site, group_of(x)))
-
-
-class _TrialForward(InFewBits):
-    """Replaces the forward of a model while codes are tried."""
-
-    def __init__(self, module: nn.Module, trials: Trials) -> None:
-        super().__init__(module, Planned())
-        self._trials = trials
-
-    def mode(self, *given: Any) -> Compressing:
-        self._trying = Compressing(*given, coder=_TrialCoder(self.options.method, self._trials))
-        self._trying.provenance.smallest = self._trials.smallest
-        return self._trying
-
-    def forget(self) -> None:
-        """Drop what the last backward pass decoded."""
-        self._trying.forget()
-
-
-class Gradients:
+class Gradients(ABC):
     """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes."""
 
     def __init__(
@@ -168,24 +103,15 @@ class Gradients:
         )
         return difference / self._norm if self._norm else 0.0
 
+    @abstractmethod
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The model's output, whose backward passes try codes."""
-        self._trial_forward = _TrialForward(model, self._trials).install()
-        try:
-            return model(*args, **kwargs)
-        finally:
-            self._trial_forward.remove("the model")
-
-    def _try(self, bits: Bits) -> None:
-        """Use these codes in the next backward pass."""
-        self._trials.bits = bits
-        self._trial_forward.forget()
+        """The model's output, whose backward passes look up the codes on trial each time that they run."""
 
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
         if self._progress is not None:
             self._progress(f"backward pass {self.passes} of samples")
-        self._try(bits)
+        self._trials.bits = bits
         try:
             return list(
                 torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True)

@@ -19,7 +19,7 @@ class SavedSite:
     Attributes
     ----------
     name
-        See `kernels.eager.sites`.
+        See `kernels.compression.cut.site_names`.
     whole
         Bytes of the tensor.
     per_bit, fixed

@@ -19,15 +19,13 @@ class PlannedSite:
     Attributes
     ----------
     name
-        See `kernels.eager.sites`.
+        See `kernels.compression.cut.site_names`.
     bits
         Bits of its codes; None: it is saved whole.
     whole, bytes
         Its bytes as a whole tensor, and with the plan.
     error
         ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen.
-    time
-        Seconds that its codes take, × those of a step of the unchanged model; None: not measured.
     decoded
         ||x' - x|| / ||x|| of the decoded tensor that the plan goes by; None: it is whole, or was not measured.
     """
@@ -37,7 +35,6 @@ class PlannedSite:
     whole: int
     bytes: int
     error: float
-    time: float | None = None
     decoded: float | None = None
 
 

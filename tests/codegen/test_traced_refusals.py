@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from codegen.fused import fuse
 from fitting.errors import InputError
-from tests.kernels.forward_ad.programs import Doubled
+from tests.kernels.programs import Doubled
 
 
 def test_what_backward_would_not_go_through_is_refused():

@@ -30,7 +30,7 @@ def made() -> tuple[nn.Module, Tensor, Plan]:
     """A model, its batch, and a plan in which some tensors are whole, some in few bits."""
     model, x = net(layers=3), batch(ROWS)
     torch.manual_seed(0)
-    return model, x, make_plan(model, x, 0.25, captured=True)
+    return model, x, make_plan(model, x, 0.25)
 
 
 def gradient_of(model: nn.Module, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def test_a_plan_without_codes_is_exact() -> None:
 
 def test_blocks_that_backward_runs_again_are_exact() -> None:
     model, x = net(layers=3), batch(ROWS)
-    plan = make_plan(model, x, 0.13, captured=True, max_gradient_error=1e-3)
+    plan = make_plan(model, x, 0.13, max_gradient_error=1e-3)
     assert plan.recomputed
     stock, ours = copy.deepcopy(model), copy.deepcopy(model)
     compress(ours, plan=plan)
@@ -114,7 +114,7 @@ def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tens
     with pytest.raises(KernelError, match="bits and rounding must be left out with plan"):
         compress(copy.deepcopy(model), plan=plan, bits=4)
     with pytest.raises(KernelError, match="captured must be False for a compiled model"):
-        make_plan(model, x, 0.25, captured=True, compiled=True)
+        make_plan(model, x, 0.25, compiled=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.kernels.forward_ad.programs import BINARY, IN_PLACE, OTHER, SIZE, UNARY
+from tests.kernels.programs import BINARY, IN_PLACE, OTHER, SIZE, UNARY
 
 
 @torch.no_grad()

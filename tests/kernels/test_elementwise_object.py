@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from codegen import elementwise
 from kernels import KernelError
-from tests.kernels.forward_ad.programs import Doubled
-from tests.kernels.forward_ad.written import MADE, WRITTEN, several
+from tests.kernels.programs import Doubled
+from tests.kernels.written import MADE, WRITTEN, several
 
 
 def test_it_goes_by_the_functions_name() -> None:

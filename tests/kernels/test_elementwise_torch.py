@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import kernels
 from codegen import elementwise
 from kernels import KernelError
-from tests.kernels.forward_ad.written import MADE, each_dtype, several
+from tests.kernels.written import MADE, each_dtype, several
 from tests.kernels.saved import bytes_allocated, bytes_in_graph, in_graph
 
 ops = torch.ops.actfit

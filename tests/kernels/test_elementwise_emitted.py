@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.codegen.run import module, script
-from tests.kernels.forward_ad.written import several
+from tests.kernels.written import several
 
 
 def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:

@@ -1,9 +1,0 @@
-"""Each test starts with the same random seed."""
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
