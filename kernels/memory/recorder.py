@@ -7,9 +7,9 @@ address: an address is used again after a storage is freed, and that of a fake t
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 from weakref import WeakSet
@@ -62,7 +62,7 @@ class _Calls(TorchFunctionMode):
 class Births(private.DispatchMode):
     """Records each new storage, and which are copies of those in `parameters`; raises for those in `foreign`."""
 
-    def __init__(self, parameters: set[int], foreign: set[int], scopes: list[str]) -> None:
+    def __init__(self, parameters: set[int], foreign: Set[int], scopes: list[str]) -> None:
         self.born: dict[int, tuple[StorageWeakRef, Saver]] = {}
         self.parameters, self.foreign, self.scopes = parameters, foreign, scopes
         self.copies: set[int] = set()
@@ -107,15 +107,12 @@ class Recorder:
     ----------
     model
         Its modules are named in the result; its parameters and buffers do not count as activations.
-    names
-        Names of further modules, which the model does not list.
     foreign
         Keys of storages that operations must not use; RuntimeError is raised if one does.
     """
 
     model: nn.Module | None = None
-    names: Mapping[nn.Module, str] = field(default_factory=dict)
-    foreign: set[int] = field(default_factory=set)
+    foreign: Set[int] = frozenset()
 
     def __post_init__(self) -> None:
         self._packed: WeakSet[_Packed] = WeakSet()
@@ -148,7 +145,7 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._exit.close()
         # The graph holds the recorder, and the model may hold the graph: a cycle through torch that is never collected.
-        self.model, self.names = None, {}
+        self.model = None
         if self._error is not None and kind is None:
             raise self._error
 
@@ -188,8 +185,7 @@ class Recorder:
     def _named(self) -> dict[nn.Module, str]:
         """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
         listed = () if self.model is None else self.model.named_modules()
-        plain = {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
-        return {**plain, **self.names}
+        return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
@@ -204,7 +200,7 @@ class Recorder:
         try:
             self._count += 1
             by = self._saved_by(sys._getframe(1))
-            packed = _Packed(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
+            packed = _Packed(tensor, Saver(self._scopes[-1], str(by)), self._count)
             self._packed.add(packed)
             return packed
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
