@@ -175,7 +175,7 @@ def test_a_model_that_cannot_run_on_fakes_runs_for_real() -> None:
 
     x = torch.ones(10, requires_grad=True)
     assert saved_bytes(Branching(), x).total == x.nbytes
-    with pytest.raises(KernelError, match="model must run on fake tensors for fake=True .*, got DataDependent"):
+    with pytest.raises(KernelError, match=r"model must run on fake tensors for fake=True .*, got DataDependent"):
         saved_bytes(Branching(), x, fake=True)
 
 
