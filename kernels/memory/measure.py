@@ -176,7 +176,7 @@ def _faked(model: nn.Module, args: Any, kwargs: Any, within: Within, training: b
     if not clean:
         raise LeakError(
             "model must hold what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
-            " hook's list, a module of Python); start anew without what puts it there, or with fake=False in saved_bytes"
+            " hook's list, a module of Python); start without what puts it there, or with fake=False in saved_bytes"
         )
     return saved
 
