@@ -10,7 +10,7 @@ from torch import nn
 
 from kernels.errors import KernelError
 from kernels.memory.accounting import Within, within_of
-from kernels.memory.compiled import is_compiled, saved_by_compiled
+from kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
 from kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder
@@ -33,8 +33,8 @@ def saved_bytes(
     Parameters
     ----------
     model
-        A module or a function. If compiled, or changed by `compress`, it runs for real twice, and is measured by its
-        graph and by the allocator's statistics.
+        A module or a function. What torch.compile compiled runs for real twice, and is measured by its graph and by the
+        allocator's statistics; what `compress` changed only if fake tensors do not work.
     *args, **kwargs
         What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
         `make_plan`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.
@@ -65,8 +65,8 @@ def saved_bytes(
     if is_compiled(model):
         if fake or accounting != "as-run":
             raise KernelError(
-                "what is compiled must be run as it is, for real; leave fake and accounting out, or give the model"
-                " that was compiled, without compress(...)"
+                "what torch.compile compiled must be run as it is, for real; leave fake and accounting out, or give the"
+                " model that was compiled"
             )
         return saved_by_compiled(model, args, kwargs)
     if accounting == "cuda":
@@ -150,6 +150,8 @@ def trial(
                     f"model must run on fake tensors for fake=True or accounting='cuda', got {line(error)};"
                     " saved_bytes(model, inputs) runs it for real"
                 ) from error
+    if any(map(is_captured, model.modules())):
+        return saved_by_compiled(model, args, kwargs)  # its graphs run in no mode that makes no fake tensors
     with on_copies(model):
         if training:
             train(model)

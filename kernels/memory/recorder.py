@@ -20,10 +20,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from kernels import private
+from kernels.memory.compiled import outside_graphs
 from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.memory.storages import addresses, operand_storages, storages
 from kernels.methods.method import SavedBy
 
+GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 
 
@@ -101,7 +103,7 @@ def _size(reference: StorageWeakRef) -> int:
 class Recorder:
     """A context manager for a forward pass; then `saved(output)` gives what is saved, as long as the output is alive.
 
-    Under torch.compile use `saved_bytes`.
+    Under torch.compile and for models that `compress` changed use `saved_bytes`.
 
     Attributes
     ----------
@@ -170,7 +172,9 @@ class Recorder:
                 by_storage.setdefault(storage._cdata, []).append(pack)
                 sizes[storage._cdata] = storage.nbytes()
         own = self._parameters | {key for key, packs in by_storage.items() if any(pack.parameter for pack in packs)}
-        saved = [_saved_tensor(sizes[key], packs) for key, packs in by_storage.items() if key in alive - copies]
+        saved = [
+            _saved_tensor(sizes[key], packs, born[key][1]) for key, packs in by_storage.items() if key in alive - copies
+        ]
         results = addresses(output)
         unseen = alive - set(by_storage) - results - copies if output is not None else set()
         saved += [SavedTensor(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
@@ -184,7 +188,7 @@ class Recorder:
 
     def _named(self) -> dict[nn.Module, str]:
         """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
-        listed = () if self.model is None else self.model.named_modules()
+        listed = () if self.model is None else outside_graphs(self.model)
         return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
     def _entering(self, name: str) -> Callable[..., None]:
@@ -216,8 +220,8 @@ class Recorder:
         return SavedBy(self._calls.running[-1] if self._calls.running else "")
 
 
-def _saved_tensor(size: int, packs: Sequence[_Packed]) -> SavedTensor:
-    """The record of one storage, from all tensors in it that were saved."""
+def _saved_tensor(size: int, packs: Sequence[_Packed], maker: Saver) -> SavedTensor:
+    """The record of one storage, from all tensors in it that were saved; of a graph's it says what made it."""
     first = packs[0].tensor
-    savers = tuple(dict.fromkeys(pack.saver for pack in packs))
+    savers = tuple(dict.fromkeys(maker if pack.saver.operation == GRAPH else pack.saver for pack in packs))
     return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), savers)
