@@ -8,6 +8,7 @@ batch norms in 16 bits, and RMSNorm, which is one kernel on CUDA, may differ.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,10 +33,7 @@ def within_of(accounting: str) -> Within:
 
 @contextmanager
 def cuda_like() -> Iterator[None]:
-    """Meanwhile fake tensors of the CPU are saved as CUDA would save them, in forward and backward.
-
-    Not if another function of torch calls the operations: `multi_head_attention_forward`.
-    """
+    """Meanwhile fake tensors of the CPU are saved as CUDA would save them, in forward and backward."""
     with _Statistics(), CudaLike():
         yield
 
@@ -44,6 +42,9 @@ class CudaLike(TorchFunctionMode):
     """Computes dropout and attention by the operations that CUDA has for them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.multi_head_attention_forward:
+            with self:  # which torch has left, though the function calls others
+                return _MULTI_HEAD(*args, **(kwargs or {}))
         replacement = _OPERATIONS.get(func)
         return (replacement or func)(*args, **(kwargs or {}))
 
@@ -105,6 +106,12 @@ def _attention(
     return result
 
 
+# The function itself, but without torch's question whether a mode takes its place.
+_MULTI_HEAD = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
 _OPERATIONS: dict[Any, Any] = {
     F.dropout: _dropout,
     torch.dropout: _torch_dropout,

@@ -61,7 +61,7 @@ def test_attention_with_dropout_keeps_no_square_on_cuda() -> None:
     compress(model)
     as_run, cuda = (saved_bytes(model, WORDS, accounting=accounting) for accounting in ("as-run", "cuda"))
     squares = 3 * 4 * 4 * 128 * 128
-    assert as_run.total - cuda.total > 2 * squares  # probabilities in two bytes, and their mask
+    assert as_run.total - cuda.total > 2 * squares  # probabilities in two bytes, and their mask's bits
     assert {tensor.by[0].operation for tensor in cuda.tensors} >= {"_scaled_dot_product_flash_attention"}
     assert peak_bytes(model, WORDS, accounting="cuda") < peak_bytes(model, WORDS)
 
