@@ -128,6 +128,7 @@ class Engine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = type(self)(self.method, self.recomputed, self.policy)
+        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from coefficients import progress
 from kernels import private
-from kernels.graph.handle import compress
+from kernels.graph.handle import Handle, compress
 from kernels.graph.ways.policies import way_of
 from kernels.memory import zoo
 from kernels.memory.making import line
@@ -38,6 +38,7 @@ PEAK = (
     "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors; the"
     " gradient of the output counts, what operations take for themselves does not."
 )
+PLACES = 3  # that are named of those that stay exact for one reason
 NARROW = (
     "Errors are those of a narrow copy of the model with random weights, on few and short samples; train with what"
     " compress(model, fit=..., inputs=...) measures on your own."
@@ -46,11 +47,15 @@ NARROW = (
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves as it is, or in another way, and the peak of a step, if it is asked for."""
+    """What a model saves as it is, or in another way, and the peak of a step, if it is asked for.
+
+    refused: activations that stay exact with a policy, and the reason.
+    """
 
     way: str
     saved: Saved
     peak: int | None
+    refused: Mapping[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,15 +119,16 @@ def _results(
     asked: Sequence[Mapping[str, Any]],
     options: argparse.Namespace,
 ) -> list[Result]:
-    def result(name: str) -> Result:
+    def result(name: str, handle: Handle | None = None) -> Result:
         counted = {"accounting": options.accounting, **kwargs}
         peak = peak_bytes(model, *args, **counted) if options.peak else None
-        return Result(name, saved_bytes(model, *args, fake=True, **counted), peak)
+        saved = saved_bytes(model, *args, fake=True, **counted)
+        return Result(name, saved, peak, handle.refused if handle else {})
 
     results = [result("as it is")]
     for way in asked:
         handle = compress(model, **way)
-        results.append(result(_name(**way)))
+        results.append(result(_name(**way), handle))
         handle.remove()
     return results
 
@@ -159,6 +165,11 @@ def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan |
         less = f"{1 - result.saved.total / stock.total:.2%}" if stock.total and result is not results[0] else ""
         peak = f" {size(result.peak)}, {result.peak / stock_peak:.2f}× |" if result.peak and stock_peak else ""
         lines.append(f"| {result.way} | {size(result.saved.total)} | {less} |{peak}")
+    for result in results:
+        for reason in dict.fromkeys(result.refused.values()):
+            places = [place for place, given in result.refused.items() if given == reason]
+            named = ", ".join(places[:PLACES]) + " …" * (len(places) > PLACES)
+            lines += ["", f"{result.way}, {len(places)} exact ({named}): {reason}"]
     if stock_peak:
         lines += ["", PEAK]
     if plan is not None:
@@ -172,6 +183,7 @@ def _json(title: dict[str, Any], results: list[Result], rows: int, plan: Plan | 
     for result in results:
         entry: dict[str, Any] = {"way": result.way, **json.loads(result.saved.to_json())}
         entry |= {"peak": result.peak} if result.peak is not None else {}
+        entry |= {"refused": dict(result.refused)} if result.refused else {}
         del entry["tensors"]
         entries.append(entry)
     return json.dumps({**title, "results": entries, **({"plan": asdict(plan)} if plan else {})}, indent=1)
