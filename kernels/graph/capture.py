@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from kernels.compression.crossing import Graph
 from kernels.graph import private
+from kernels.graph.again import Inputs, run_again
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
 from kernels.graph.ways.policies import way_of
@@ -85,6 +85,10 @@ class Engine:
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
         return Partitioner(self.graphs, method, way, self.refused)
+
+    def inputs(self, name: str) -> Inputs:
+        """How a module that backward runs again keeps what it is given."""
+        return Inputs(name, self.method)
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
@@ -173,7 +177,7 @@ class Captured:
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
-            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
+            return run_again(self._stock, args, kwargs, engine.inputs(self.name))
         module, before, engine.running = self.module, engine.runs, self.name
         forward = self.own or type(module).forward
         try:

@@ -202,8 +202,8 @@ def _faked(
     if not clean:
         raise LeakError(
             "model must hold what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
-            " hook's list, a module of Python); start anew with fake=False in saved_bytes, without inputs in convert;"
-            " for a budget without what puts it there, or by convert(model, 'compress', bits=4) instead"
+            " hook's list, a module of Python); start anew with fake=False in saved_bytes; for a"
+            " budget without what puts it there, or by compress(model, bits=4) instead"
         )
     return saved
 
