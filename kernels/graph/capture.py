@@ -18,7 +18,16 @@ from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
 from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, fakes_are_made, in_dispatch_mode, in_transform, within, without_dispatch_modes
+from kernels.private import (
+    exporting,
+    fakes_are_made,
+    in_dispatch_mode,
+    in_transform,
+    within,
+    within_function_modes,
+    without_dispatch_modes,
+    without_function_modes,
+)
 
 
 @dataclass(eq=False)
@@ -52,6 +61,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.running = ""  # the module that is called
+        self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
         self.warned: set[str] = set()
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
@@ -75,7 +85,10 @@ class Engine:
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
             backend = private.backend(
-                self.partitioner(call.name), lambda *args: _alive(alive).forward_run(*args), execute_backward
+                self.partitioner(call.name),
+                lambda *args: _alive(alive).forward_run(*args),
+                execute_backward,
+                lambda: within_function_modes(_alive(alive).functions),
             )
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
@@ -119,6 +132,7 @@ class Engine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = type(self)(self.method, self.recomputed, self.policy)
+        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
 
@@ -185,18 +199,18 @@ class Captured:
                 if not fakes_are_made():
                     result = engine.entry(self, module, None)(forward, module, args, kwargs)
                 else:
-                    with without_dispatch_modes() as engine.modes:
+                    with without_dispatch_modes() as engine.modes, without_function_modes() as engine.functions:
                         result = engine.entry(self, module, private.seen_by_guards((args, kwargs)))(
                             forward, module, args, kwargs
                         )
         except Exception as error:
-            engine.modes = []
+            engine.modes = engine.functions = []
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
                 engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)
-        engine.modes = []
+        engine.modes = engine.functions = []
         if engine.runs == before:
             mode = in_dispatch_mode()
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
