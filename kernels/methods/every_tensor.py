@@ -42,6 +42,7 @@ class EveryTensor(WithoutKernel):
     options: ClassVar[tuple[str, ...]] = ("bits", "rounding")
     widths: ClassVar[range] = BITS
     by_site: ClassVar[bool] = False  # whether codes depend on the site of a tensor
+    on_fixed_range: ClassVar[bool] = False  # whether codes of a batch norm's input reach over a fixed range
 
     bits: int = 4
     rounding: str = "nearest"
