@@ -11,7 +11,7 @@ from kernels.compression.crossing import Graph
 from kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from kernels.compression.layout import hint, layout_of
-from kernels.compression.nodes import is_drawn, is_product, without_unused
+from kernels.compression.nodes import is_drawn, is_product, is_pure, without_unused
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
@@ -115,7 +115,7 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
     pairs = pairs_of(last.args[0][outputs:], backward)
     used = {placeholder for placeholder in pairs.values() if placeholder.users}
     for node in reversed(backward.nodes):
-        if node.target is aten._to_copy.default and not node.users:  # of statistics in 16 bits
+        if node.op == "call_function" and not node.users and is_pure(node):  # as casts and copies of statistics
             backward.erase_node(node)
             continue
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
