@@ -1,6 +1,7 @@
 """Codes in the graphs of a block that run operation by operation: each is one call, without PyTorch's dispatcher."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from operator import getitem
 from typing import Any, TypeAlias
@@ -30,8 +31,20 @@ def encode(
     carries: a tensor without elements that has the sizes of x comes last; backward needs them where they change.
     """
     flat = _flat(x, order)
-    noise = torch.rand(flat.shape, device=x.device) if stochastic else None
+    noise = _uniform(flat) if stochastic else None
     return (*dense.encode(flat, noise, group, bits), *_carrier(x, carries))
+
+
+def _uniform(x: Tensor) -> Tensor:
+    """Numbers from [0, 1), drawn apart from PyTorch's own, of which dropout gets the same as without codes."""
+    if is_fake(x):
+        return torch.rand(x.shape, dtype=torch.float32, device=x.device)
+    return torch.rand(x.shape, dtype=torch.float32, device=x.device, generator=_drawing(x.device, torch.initial_seed()))
+
+
+@lru_cache(maxsize=64)
+def _drawing(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def decode(
