@@ -17,6 +17,7 @@ from kernels.compression.crossing import Graph
 from kernels.graph import private
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
+from kernels.graph.watch import Watch
 from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import exporting, in_dispatch_mode, in_transform
@@ -34,6 +35,8 @@ class Engine:
         Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
+    planned
+        By site, the errors of decoded tensors that a plan goes by, and that are watched.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -43,6 +46,7 @@ class Engine:
     method: EveryTensor | None = None
     recomputed: frozenset[str] = frozenset()
     policy: str | None = None
+    planned: dict[str, float] = field(default_factory=dict)
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -52,6 +56,7 @@ class Engine:
         self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
+        self.watch = Watch(self.planned)
         self.warned: set[str] = set()
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
@@ -84,7 +89,7 @@ class Engine:
         """What cuts the graphs of a module."""
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused)
+        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
 
     @staticmethod
     def within(run: Run) -> Run:
@@ -115,10 +120,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy, self.planned)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy)
+        made = type(self)(self.method, self.recomputed, self.policy, self.planned)
         memo[id(self)] = made
         return made
 
@@ -178,7 +183,7 @@ class Captured:
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
             return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
-        module, before = self.module, engine.runs
+        module, before, engine.watch.module.name = self.module, engine.runs, self.name
         try:
             with engine.calling():
                 result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
