@@ -32,14 +32,23 @@ class Handle:
         Modules that run as stock, with the reason.
     refused
         With a policy: activations that stay exact, with the reason.
+    plan
+        The plan that it goes by; None: all saved tensors are treated alike.
     watch
         With a plan: errors of decoded tensors, as planned, and as they are seen in training.
     checked
-        With bits or a plan, and inputs: the error of the gradient of samples, beside what is predicted.
+        With inputs, and bits or a plan: the error of the gradient of samples, beside what is predicted.
     """
 
-    def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine, checked: Checked | None = None) -> None:
-        self._captured, self._engine, self.watch, self.checked = captured, engine, engine.watch, checked
+    def __init__(
+        self,
+        captured: list[tuple[str, nn.Module]],
+        engine: Engine,
+        plan: Plan | None = None,
+        checked: Checked | None = None,
+    ) -> None:
+        self._captured, self._engine, self.plan, self.checked = captured, engine, plan, checked
+        self.watch = engine.watch
         self.names = tuple(name for name, _ in captured)
 
     @property
@@ -156,15 +165,14 @@ def compress(
         method = None if bits is None else EveryTensor(bits, rounding or "nearest")
         engine = Engine(method, policy=policy)
     else:
-        loaded = _loaded(model, plan, bits, rounding)
-        method = loaded.method if loaded.needed else None
-        engine = Engine(method, frozenset(loaded.recomputed), planned=loaded.decoded)
+        plan = _loaded(model, plan, bits, rounding)
+        engine = Engine(plan.method if plan.needed else None, frozenset(plan.recomputed), planned=plan.decoded)
     checked = None
-    if inputs is not None and method is not None:
-        planned = None if plan is None else loaded.errors.predicted
-        checked = check_model(model, call_of(inputs), loss, targets, method, kind_of(False).gradients, planned)
+    if inputs is not None and engine.method is not None:
+        planned = None if plan is None else plan.errors.predicted
+        checked = check_model(model, call_of(inputs), loss, targets, engine.method, kind_of(False).gradients, planned)
         checked.tell(strict=False, stacklevel=2)
-    return Handle(install(model, engine), engine, checked)
+    return Handle(install(model, engine), engine, plan, checked)
 
 
 def _fitting(
@@ -181,7 +189,7 @@ def _fitting(
 
 
 def _loaded(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Plan:
-    """The plan, which is of this model."""
+    """A plan of this model, from a file if need be."""
     if bits is not None or rounding is not None:
         raise KernelError("bits and rounding must be left out with plan, which says both")
     if not isinstance(plan, Plan | str | PathLike):
