@@ -23,7 +23,7 @@ from kernels.planning.batches import call_of
 from kernels.planning.make import kind_of
 from tests.kernels.planning.nets import Attending, mlp
 
-TOKENS, WORDS, BUDGET = 64, 256, 0.05
+TOKENS, WORDS = 64, 256
 
 
 class Language(nn.Module):
@@ -89,26 +89,26 @@ def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: i
 
 
 @pytest.mark.slow
-def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too() -> None:
-    """Words get more and less likely: the head's codes err more, for which a plan leaves room."""
-    after = later(Language(), BUDGET)
-    assert after.error < 0.8 * after.uniform
+@pytest.mark.parametrize("budget", [0.19, 0.25])
+def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too(budget: float) -> None:
+    """Layers of which the gradient hardly depends at random weights get their part of it."""
+    after = later(Language(), budget)
+    assert after.error < 0.5 * after.uniform
     assert after.error < 2 * after.promised
 
 
 @pytest.mark.slow
 def test_without_what_is_foreseen_it_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(decoded, "LEAST", 0.0)
-    monkeypatch.setattr(decoded, "OF_LOSSES", 1.0)
-    after = later(Language(), BUDGET)
-    assert after.error > 1.2 * after.uniform
-    assert after.error > 10 * after.promised
+    monkeypatch.setattr(decoded, "SHARE", 0.0)
+    after = later(Language(), 0.25)
+    assert after.error > 0.5 * after.uniform
+    assert after.error > 2 * after.promised
 
 
 @pytest.mark.slow
 def test_a_compiled_plan_is_better_in_training_too() -> None:
-    after = later(Language(), BUDGET, compiled=True, samples=4)
+    after = later(Language(), 0.05, compiled=True, samples=4)
     assert after.error < 0.8 * after.uniform
     assert after.error < 2 * after.promised
 
