@@ -44,6 +44,7 @@ NAMES = {
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
     "TracingContext": "torch._guards.TracingContext",
+    "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
     "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",

@@ -46,9 +46,9 @@ class Inputs:
             self.made(site, x, None, ())
             return lambda: x
         order, group, shape, dtype = form.layout.order, form.layout.group, tuple(x.shape), x.dtype
-        codes = encode(x, order, group, method.bits, method.rounding == "stochastic", False)
+        codes = encode(x, order, group, method.bits, method.rounding == "stochastic", False, False)
         self.made(site, x, method.bits, codes)
-        return lambda: self.decoded(codes, decode(*codes, shape, order, group, dtype))
+        return lambda: self.decoded(codes, decode(*codes, shape, order, group, dtype, False))
 
     def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
         """Called with the codes of a tensor; None: it stays whole."""
