@@ -32,7 +32,7 @@ from benchmarks.options import names, output, torch_threads
 from benchmarks.options import runs as runs_of
 from benchmarks.pages import place, read, spread, table
 from benchmarks.rows import RESULTS, Row, described_rows, record, summary
-from kernels import KernelError, convert
+from kernels import KernelError, compress
 from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 from kernels.memory.saved import size
@@ -110,7 +110,7 @@ def _step(name: str, way: str, plan: Plan | None) -> Callable[[], object]:
     torch.manual_seed(0)
     model, args, kwargs = zoo.build(name)
     if plan is not None:
-        convert(model, plan=plan)
+        compress(model, plan=plan)
     elif way == CHECKPOINT:
         checkpoint_each(blocks(model))
     return lambda: loss(model(*args, **kwargs)).backward()

@@ -16,9 +16,8 @@ COMPRESSION_WHATS, COMPRESSION_RUNS = ("bytes", "times"), 9
 COMPRESSION_WAYS = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
-    *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
-    *(f"{way} {bits} bits" for way, widths in (("checkpoint", (8, 4)), ("compress", (8, 4, 2))) for bits in widths),
-    *("compress exact", "compress graph 8 bits", "compress graph 4 bits"),
+    *("compiled with fp8", *(f"hook {bits} bits" for bits in (8, 4, 2))),
+    *("compress exact", *(f"compress {bits} bits" for bits in (8, 4, 2))),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
@@ -36,7 +35,7 @@ ACTIVATION_VARIANTS = (
     *("actnn-4", "actnn-2", "actnn-1", "recompute"),
 )
 CODED_VARIANTS = (
-    "compiled",
+    *("compiled", "exact"),
     *(f"{method}-{bits}" for method in ("hook", "coded", "compress", "stochastic") for bits in (8, 4, 3, 2)),
     *("plan-3", "plan-5", "plan-8", "plan-12"),
     *("compiled-plan-3", "compiled-plan-5", "compiled-plan-8", "compiled-plan-12"),

@@ -3,8 +3,7 @@
 Stacks of blocks are trained for a step by each way: eager; compiled; with each block checkpointed, eager and compiled;
 compiled with `ban_recompute_materialized_backward = False` ("the flag"), with an `activation_memory_budget`, and with
 PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
-eager, converted by approximate backprop; and ours: eager, converted by compress, with checkpointed blocks or without;
-captured by `kernels.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
+and ours: `kernels.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
 for as many bytes. Rows, as JSON lines, in benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all;
 --quick writes to --out only. With --models, --ways, --without or --dtypes, rows of the others stay as they are, and
 those of ways that fail.

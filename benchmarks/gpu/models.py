@@ -45,9 +45,9 @@ PROG = "gpu.models"
 WARM_UP, STEPS = 2, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
-COMPRESSED = {"compress exact": None, "compress graph 8 bits": 8, "compress graph 4 bits": 4}
+COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}
 CODED = {"coded 8 bits": 8, "coded 4 bits": 4}
-QUICK_WAYS = (EAGER, "compress exact", "compress graph 8 bits", CHECKPOINT)
+QUICK_WAYS = (EAGER, "compress exact", "compress 8 bits", CHECKPOINT)
 LLAMA = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
     **{"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": True},

@@ -18,7 +18,7 @@ STEPS = parsers.STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 MOST_WORKERS = 14
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
-CONVERTED, COMPRESSED, CODED = "convert 4 bits", "compress 4 bits", "coded 4 bits"
+COMPRESSED, CODED = "compress 4 bits", "coded 4 bits"
 
 
 def _of(*functions: str) -> str:
@@ -91,20 +91,16 @@ GROUPS = {
         ("kernels/test_standalone.py", "-k", "silu and bfloat16 and invact"),
     ),
     "kernels": Group(
-        (
-            *("kernels/test_properties.py", "kernels/test_sides.py"),
-            *("kernels/approx_backprop/test_kernels.py", "kernels/approx_backprop/test_compiled_kernels.py"),
-            "kernels/test_torch_ops.py",
-        ),
-        kernels=400,
+        ("kernels/test_properties.py", "kernels/test_sides.py", "kernels/test_torch_ops.py"),
+        kernels=250,
         besides=50,
-        dry=("kernels/approx_backprop/test_kernels.py", "-k", "rectify"),
+        dry=("kernels/test_sides.py", "-k", "one_number"),
     ),
     "elementwise": Group(
-        tuple(f"kernels/forward_ad/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
+        tuple(f"kernels/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
         kernels=150,
         besides=70,
-        dry=("kernels/forward_ad/test_elementwise.py", "-k", "triton and mish and float32"),
+        dry=("kernels/test_elementwise.py", "-k", "triton and mish and float32"),
     ),
     "device": Group(
         ("kernels/test_on_gpu.py", "kernels/memory/test_measure.py", "benchmarks/test_kernels.py"),
@@ -125,9 +121,7 @@ def _tests(dry: bool) -> Iterable[Part]:
 
 EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
 CODES = (
-    Rest("kernels", "approx", CONVERTED),
-    Rest("device", "approximate_backprop_trains", CONVERTED),
-    Rest("device", "every_tensor", COMPRESSED),
+    Rest("device", "captured_(exact|in_few_bits)", COMPRESSED),
     Rest("device", "coded_partition", CODED),
 )
 SIZES = (16, 22, 28)  # exponents of 2
@@ -164,7 +158,7 @@ def _stacks(what: str, dry: bool) -> tuple[str, ...]:
 # Two networks, each compiled in three of these ways, forward and backward.
 STACKED = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint"),
-    *("hook 4 bits", "convert 4 bits", "compress 4 bits", "coded 4 bits"),
+    *("hook 4 bits", COMPRESSED, CODED),
 )
 STACKED_GRAPHS = 2 * 3 * 2
 RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers

@@ -9,9 +9,9 @@ deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on 
 plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
-bits: compiled with `kernels.compression` (coded-b), converted by compress (compress-b, stochastic-b), converted or
-compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled and
-checkpointed. The peak of a step is measured, too.
+bits: by `kernels.compress` (compress-b, stochastic-b), compiled with `kernels.compression` (coded-b), compressed or
+compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled,
+checkpointed and compressed exactly. The peak of a step is measured, too.
 
 Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
 so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from

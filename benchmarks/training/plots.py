@@ -159,6 +159,7 @@ TIMES = (0.75, 3.75)  # the range of the colours, × stock's time
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 4), "fontsize": 8}
 MARKERS = {
     "compiled": "P",
+    "exact": "p",
     "recompute": "X",
     "hook": "v",
     "coded": "s",
