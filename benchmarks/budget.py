@@ -47,7 +47,7 @@ PROG, CPU = "budget", torch.device("cpu")
 SHARE = 4  # the peak as it is, over the budget
 BELOW = 0.8  # of the peak with each block checkpointed: another budget, of DRAWN
 STOCK, CHECKPOINT, PLAN, LOWER = "stock", "checkpoint", "plan", "plan below checkpoint"
-FAST, UNIFORM_BITS = "plan for time", ("8 bits", "4 bits", "2 bits")
+FAST = "plan for time"
 BUDGET, UNIFORM = "budget", "uniform"
 KEPT, PEAK, ERROR, BITS, SECONDS = "B kept", "B at the peak", "relative error", "bits", "s to plan"
 AGAIN, WORK = "blocks computed again", "ratio of products"
@@ -184,24 +184,6 @@ def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> lis
     row = row_of[name, STOCK, PEAK]
     title = f"{NAMED[name]}, {row['size']['batch']} × {row['size']['length']}, {row['dtype']}"
     return [title, *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
-
-
-def peaks_section() -> str:
-    """The peaks of a step by the same bits everywhere, of the first device that has rows."""
-    for rows in read(PROG, STEP).values():
-        peaks = {(row["what"], row["implementation"]): row for row in rows if row["unit"] == PEAK}
-        cells = []
-        for name in (name for name in NAMED if (name, STOCK) in peaks):
-            stock = peaks[name, STOCK]
-            less = (f"{stock['median'] / peaks[name, way]['median']:.1f}×" for way in (CHECKPOINT, *UNIFORM_BITS))
-            cells.append([f"{name}, {stock['dtype']}", size(int(stock["median"])), *less])
-        head = ["peak of a step", "as it is", "each block checkpointed", *UNIFORM_BITS]
-        note = (
-            "Most bytes alive during forward and backward over what is there before, gradients among it, as a CPU runs"
-            " the models; and how many times less."
-        )
-        return "\n".join([*table(head, cells), "", note]) + "\n"
-    return "No rows yet.\n"
 
 
 def _fast(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:

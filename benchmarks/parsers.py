@@ -97,7 +97,6 @@ def compression(doc: str | None) -> command.Parser:
     parser = of_kinds("compression", doc, COMPRESSION_WHATS, str(COMPRESSION_RUNS))
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--ways", metavar="W,...", help="default: all")
-    parser.add_argument("--without", metavar="W,...", help="ways to leave out, as their tests fail")
     parser.add_argument("--dtypes", metavar="D,...", help="default: both; of times float32, on a GPU bfloat16")
     return parser
 
@@ -148,14 +147,10 @@ def training(doc: str | None) -> command.Parser:
     parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
     parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
     parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
-    parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
     parser.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
     parser.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
     parser.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
     parser.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
     parser.add_argument("--fresh", action="store_true", help="train again what there are rows of")
-    parser.add_argument(
-        "--report", action="store_true", help="train nothing; put the stored rows into docs/training.md"
-    )
     return parser

@@ -23,6 +23,7 @@ from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, HALVED, KEPT, MODELS, MODES, POLICIES, STOCK
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.rivals import page as rivals
+from benchmarks.training import page as training
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
 from coefficients import load
@@ -135,12 +136,12 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "kernels": kernels_section,
     "mlp": mlp_section,
     "models": models_section,
-    "rivals": rivals.every_section,
+    "rivals": rivals.section,
     "savings": savings_section,
+    "training": training.section,
+    "coded": training.coded_section,
 }
-# Of README, where a section says the most important.
-BRIEFLY = {"compression": compression.readme, "gpu-models": models_page.readme, "rivals": rivals.section}
-ELSEWHERE = ("training", "coded")  # `benchmarks.training --report` writes them
+BRIEFLY = {"gpu-models": models_page.readme}  # in README
 MARKED = re.compile(r"(?<=^<!-- )([\w-]+)(:begin -->\n).*?(?=^<!-- \1:end -->$)", re.MULTILINE | re.DOTALL)
 
 
@@ -149,8 +150,7 @@ def rendered(page: Path) -> str:
     makers = {**SECTIONS, **(BRIEFLY if page == ROOT / "README.md" else {})}
 
     def section(match: re.Match[str]) -> str:
-        name = match[1]
-        return match[0] if name in ELSEWHERE else f"{name}{match[2]}{makers[name]()}"
+        return f"{match[1]}{match[2]}{makers[match[1]]()}"
 
     return MARKED.sub(section, page.read_text(encoding="utf-8"))
 
