@@ -205,6 +205,25 @@ def in_dispatch_mode() -> bool:
     return bool(torch._C._len_torch_dispatch_stack())
 
 
+def fakes_are_made() -> bool:
+    """Whether a FakeTensorMode is active."""
+    return in_dispatch_mode() and any(isinstance(mode, _private("FakeTensorMode")) for mode in _private("mode_stack")())
+
+
+@contextmanager
+def within(modes: Sequence[Any]) -> Iterator[None]:
+    """Enters modes that `without_dispatch_modes` gave, as far as they are not entered again already."""
+    active = {id(mode) for mode in _private("mode_stack")()}
+    missing = [mode for mode in reversed(modes) if id(mode) not in active]
+    for mode in missing:
+        _private("push_mode")(mode)
+    try:
+        yield
+    finally:
+        for _ in missing:
+            _private("pop_mode")()
+
+
 def in_forward_ad() -> bool:
     """Whether forward-mode AD is on."""
     return bool(torch.autograd.forward_ad._current_level >= 0)

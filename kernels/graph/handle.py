@@ -30,10 +30,12 @@ class Handle:
         Modules that run as stock, with the reason.
     refused
         With a policy: activations that stay exact, with the reason.
+    plan
+        The plan that it goes by; None: all saved tensors are treated alike.
     """
 
-    def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine) -> None:
-        self._captured, self._engine = captured, engine
+    def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine, plan: Plan | None = None) -> None:
+        self._captured, self._engine, self.plan = captured, engine, plan
         self.names = tuple(name for name, _ in captured)
 
     @property
@@ -144,8 +146,9 @@ def compress(
         method = None if bits is None else EveryTensor(bits, rounding or "nearest")
         engine = Engine(method, policy=policy)
     else:
-        engine = _planned(model, plan, bits, rounding)
-    return Handle(install(model, engine), engine)
+        plan = _loaded(model, plan, bits, rounding)
+        engine = Engine(plan.method if plan.needed else None, frozenset(plan.recomputed))
+    return Handle(install(model, engine), engine, plan)
 
 
 def _fitting(
@@ -161,12 +164,12 @@ def _fitting(
     return make_plan(model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", stack_level=3)
 
 
-def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Engine:
-    """The engine of a plan."""
+def _loaded(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Plan:
+    """A plan of this model, from a file if need be."""
     if bits is not None or rounding is not None:
         raise KernelError("bits and rounding must be left out with plan, which says both")
     if not isinstance(plan, Plan | str | PathLike):
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
     loaded.check_model(model)
-    return Engine(loaded.method if loaded.needed else None, frozenset(loaded.recomputed))
+    return loaded

@@ -19,8 +19,20 @@ WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward",
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose graphs Dynamo captures for the backend."""
-    made: Callable[..., Any] = torch.compile(function, backend=backend)
+    options = {"guard_filter_fn": _guards_of_real_tensors}
+    made: Callable[..., Any] = torch.compile(function, backend=backend, options=options)
     return made
+
+
+def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
+    """Which guards to keep: none of fake tensors, which no fake tensor passes again."""
+    return [not (guard.guard_type == "TENSOR_MATCH" and private.is_fake(guard.value)) for guard in guards]
+
+
+def seen_by_guards(given: Any) -> tuple[Any, ...]:
+    """What guards see of tensors among arguments, but whether they share memory."""
+    leaves = [leaf for leaf in private.tree_leaves(given) if isinstance(leaf, Tensor)]
+    return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
 
 
 def settings() -> AbstractContextManager[Any]:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from kernels import private
 from kernels.errors import KernelError, shown
-from kernels.memory.compiled import runs_graphs
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.operations import operations
@@ -118,13 +117,8 @@ def run_step(
     Raises
     ------
     KernelError
-        For a model that cannot run on fake tensors, as what `compress` changed, or whose output has no gradient.
+        For a model that cannot run on fake tensors, or whose output has no gradient.
     """
-    if runs_graphs(model):
-        raise KernelError(
-            "model must not be changed by compress(...), whose graphs do not run on fake tensors, on which peaks are"
-            " counted; call remove() of its handle, or measure a real step by torch.cuda.max_memory_allocated"
-        )
     try:
         with on_fakes(model, args, kwargs, targets) as (copied, positional, named, copied_targets):
             if training:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, convert
+from kernels import KernelError, compress
 from kernels.planning import front, make_plan
 
 
@@ -31,12 +31,10 @@ def with_auxiliary_losses() -> nn.Module:
 def test_auxiliary_losses(budget: float) -> None:
     """The smaller budget needs blocks that are computed again, whose graphs refer to their modules."""
     model, x = with_auxiliary_losses(), torch.randn(256, 64)
-    report = convert(model, inputs=x, budget=budget)
-    assert report.plan is not None
-    assert report.after is not None
-    assert report.before is not None
-    assert bool(report.plan.recomputed) == (budget < 0.1)
-    assert report.after.total <= budget * report.before.total
+    handle = compress(model, fit=budget, inputs=x)
+    assert handle.plan is not None
+    assert bool(handle.plan.recomputed) == (budget < 0.1)
+    assert handle.plan.planned.kept <= budget * handle.plan.stock.kept
     (model(x).square().mean() + sum(block.auxiliary for block in model)).backward()
 
 
@@ -51,7 +49,9 @@ def test_weight_norm_of_old() -> None:
     torch.manual_seed(0)
     blocks = ((nn.utils.weight_norm(nn.Linear(64, 256)), nn.GELU(), nn.Linear(256, 64)) for _ in range(3))
     model = nn.Sequential(*(layer for block in blocks for layer in block))
-    assert convert(model, inputs=torch.randn(256, 64), budget=0.4).converted
+    handle = compress(model, fit=0.4, inputs=torch.randn(256, 64))
+    assert handle.plan is not None
+    assert handle.plan.sites
 
 
 def test_what_is_put_elsewhere_is_told_with_a_way_out() -> None:
@@ -64,10 +64,9 @@ def test_what_is_put_elsewhere_is_told_with_a_way_out() -> None:
             return result
 
     x = torch.randn(256, 64)
-    with pytest.raises(KernelError, match=r"for a budget .* by convert\(model, 'compress', bits=4\) instead"):
+    with pytest.raises(KernelError, match=r"for a budget .* by compress\(model, bits=4\) instead"):
         make_plan(Leaking(), x, 0.3)
     outside.clear()
-    assert convert(Leaking(), "compress", bits=4).converted
 
 
 def test_a_model_that_says_how_it_is_copied_stays_as_it_is() -> None:
