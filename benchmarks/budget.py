@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = output(options.out)
     fronts: dict[str, Front] = {}
     with torch_threads(1):
-        rows = described_rows(measured(models, runs, QUICK_COUNT if options.quick else COUNT, fronts), described)
+        rows = described_rows(measured(models, runs, QUICK_COUNT if options.quick else COUNT, fronts), described, out)
         record([(PROG, rows)], out, options.quick, partial=options.models is not None)
     if DRAWN in fronts and not (out or options.quick):
         fronts[DRAWN].plot(RESULTS / origin(CPU)["device"] / PICTURE)

@@ -164,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "bytes": lambda: bench.bytes(models, dtypes),
             "times": lambda: bench.times(models, timed, repeats),
         }
-        files = ((f"{PROG}-{kind}", described_rows(measures[kind](), described)) for kind in kinds)
+        so_far = out if len(kinds) == 1 else None
+        files = ((f"{PROG}-{kind}", described_rows(measures[kind](), described, so_far)) for kind in kinds)
         record(files, out, options.quick, partial=bool(options.models or options.ways or options.dtypes))
     return command.GOOD if not bench.failed else command.BAD
 
