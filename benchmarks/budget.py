@@ -161,12 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def section() -> str:
-    """A table of the models, and the picture of one front, for README: of the first device that has rows of all."""
+    """A table of the models, and the picture of one front, for docs/budget.md: of the first device that has rows of all."""
     for device, rows in read(PROG).items():
         if {row["what"] for row in rows} < set(NAMED):
             continue
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
-        picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](benchmarks/results/{device}/{PICTURE})"
+        picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](../benchmarks/results/{device}/{PICTURE})"
         cells = (_cells(name, row_of) for name in NAMED)
         return "\n".join([*table(HEAD, cells), "", _note(rows), "", _fast(row_of), "", _lower(row_of), "", picture, ""])
     return "No rows yet.\n"
