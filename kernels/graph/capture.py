@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from kernels.compression.crossing import Graph
 from kernels.graph import private
+from kernels.graph.again import Inputs, run_again
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
+from kernels.graph.watch import Watch
 from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
 from kernels.private import (
@@ -42,6 +43,8 @@ class Engine:
         Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
+    planned
+        By site, the errors of decoded tensors that a plan goes by, and that are watched.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -51,6 +54,7 @@ class Engine:
     method: EveryTensor | None = None
     recomputed: frozenset[str] = frozenset()
     policy: str | None = None
+    planned: dict[str, float] = field(default_factory=dict)
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -63,6 +67,7 @@ class Engine:
         self.running = ""  # the module that is called
         self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
+        self.watch = Watch(self.planned)
         self.warned: set[str] = set()
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
@@ -97,7 +102,11 @@ class Engine:
         """What cuts the graphs of a module."""
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused)
+        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
+
+    def inputs(self, name: str) -> Inputs:
+        """How a module that backward runs again keeps what it is given."""
+        return Inputs(name, self.method)
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
@@ -124,10 +133,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy, self.planned)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy)
+        made = type(self)(self.method, self.recomputed, self.policy, self.planned)
         made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
@@ -187,8 +196,9 @@ class Captured:
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
-            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
-        module, before, engine.running = self.module, engine.runs, self.name
+            return run_again(self._stock, args, kwargs, engine.inputs(self.name))
+        module, before = self.module, engine.runs
+        engine.running = engine.watch.module.name = self.name
         forward = self.own or type(module).forward
         try:
             with private.settings():
