@@ -20,7 +20,10 @@ def memory_figure(peak: Mapping[str, int], kept: Mapping[str, int], title: str) 
     unit, unit_name = next((unit for unit in UNITS if max(peak.values(), default=0) >= 10 * unit[0]), UNITS[-1])
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(kept)), layout="constrained")
     axes = figure.subplots()
-    for shift, color, label, counts in ((-0.19, "0.7", "peak of a step", peak), (0.19, "C0", "kept for backward", kept)):
+    for shift, color, label, counts in (
+        (-0.19, "0.7", "peak of a step", peak),
+        (0.19, "C0", "kept for backward", kept),
+    ):
         values = [counts[way] / unit for way in kept]
         bars = axes.barh([i + shift for i in range(len(kept))], values, height=0.38, color=color, label=label)
         axes.bar_label(
