@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.graph import compress
 from kernels.memory.measure import saved_bytes
-from kernels.memory.step import peak_bytes
 from tests.kernels.graph.nets import assert_same, batch, net, pair
 from tests.kernels.saved import bytes_allocated, bytes_in_graph
 

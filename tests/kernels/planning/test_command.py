@@ -164,9 +164,9 @@ def test_every_saved_tensor_is_in_the_narrow_copy(
     name: str, act: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The plan would raise otherwise; and it has the sites of the published model."""
-    ran(f"--model {name} --budget 0.5 --save {tmp_path}/plan.json" + (f" --act {act}" if act else ""), capsys)
+    ran(f"--model {name} --batch 8 --budget 0.5 --save {tmp_path}/plan.json" + (f" --act {act}" if act else ""), capsys)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model, args, kwargs = zoo.build(name, act=act)
+        model, args, kwargs = zoo.build(name, act=act, batch=8)
     sites = kind_of(compiled=False)(model, call_of(kwargs or args)).step(()).sites
     planned = Plan.load(tmp_path / "plan.json").sites[: len(sites)]  # then come those that stay whole
     assert [site.name for site in planned] == [site.name for site in sites]
