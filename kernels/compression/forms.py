@@ -109,7 +109,7 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("backward needs it exactly")
     if _is_statistic(node):
         return Whole("a statistic")
-    if value.is_floating_point() and _is_divisor(placeholder):
+    if value.is_floating_point() and is_divisor(placeholder):
         return Whole("backward divides by it")
     layout = layout_of(value)
     if isinstance(layout, str):
@@ -153,7 +153,7 @@ def _must_be_exact(placeholder: fx.Node) -> bool:
     return False
 
 
-def _is_divisor(placeholder: fx.Node) -> bool:
+def is_divisor(placeholder: fx.Node) -> bool:
     """Whether backward divides by it, as in the derivative of a logarithm or a root.
 
     Near 0, half a step is a factor of such a quotient, and may make it infinite. The same holds for values computed
@@ -176,7 +176,7 @@ def _is_divisor(placeholder: fx.Node) -> bool:
 def _divisor(node: fx.Node) -> object:
     """The argument by which an operation divides or in which it has a pole; None if there is none."""
     packet = packet_of(node)
-    if packet is aten.div:
+    if packet in (aten.div, aten.binary_cross_entropy_backward):
         return node.args[1]
     if packet is aten.pow:
         exponent = node.args[1]

@@ -1,7 +1,7 @@
 """Codes of groups of neighbours on a GPU, by our own kernels: Inductor neither looks into them nor fuses them.
 
 Inductor's Triton computes addresses, and loads a minimum and a step, for each element; our kernels do so for eight at a
-time. They are those of `compress`.
+time. They are those of `kernels.compress`.
 """
 
 from math import prod

@@ -1,6 +1,7 @@
 """Codes in the graphs of a block that run operation by operation: each is one call, without PyTorch's dispatcher."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from operator import getitem
 from typing import Any, TypeAlias
@@ -23,30 +24,55 @@ Shape: TypeAlias = Sequence[int] | Tensor
 
 
 def encode(
-    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, carries: bool
+    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, of_roots: bool, carries: bool
 ) -> tuple[Tensor, ...]:
     """Planes, minima and scales of a tensor whose dimensions are in `order` by descending stride.
 
-    carries: a tensor without elements that has the sizes of x comes last; backward needs them where they change.
+    Parameters
+    ----------
+    of_roots
+        Whether to encode the roots of x, in float32, as a square doubles the error of a rounded root.
+    carries
+        Whether a tensor without elements that has the sizes of x comes last; backward needs them where they change.
     """
-    flat = _flat(x, order)
-    noise = torch.rand(flat.shape, device=x.device) if stochastic else None
+    flat = flat_of(x.float().sqrt() if of_roots else x, order)
+    noise = _uniform(flat) if stochastic else None
     return (*dense.encode(flat, noise, group, bits), *_carrier(x, carries))
 
 
+def _uniform(x: Tensor) -> Tensor:
+    """Numbers from [0, 1), drawn apart from PyTorch's own, of which dropout gets the same as without codes."""
+    if is_fake(x):
+        return torch.rand(x.shape, dtype=torch.float32, device=x.device)
+    return torch.rand(x.shape, dtype=torch.float32, device=x.device, generator=_drawing(x.device, torch.initial_seed()))
+
+
+@lru_cache(maxsize=64)
+def _drawing(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
 def decode(
-    planes: Tensor, minimum: Tensor, scale: Tensor, shape: Shape, order: Sequence[int], group: int, dtype: torch.dtype
+    planes: Tensor,
+    minimum: Tensor,
+    scale: Tensor,
+    shape: Shape,
+    order: Sequence[int],
+    group: int,
+    dtype: torch.dtype,
+    of_roots: bool,
 ) -> Tensor:
     """The tensor of `encode`."""
     sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
-    return _shaped(dense.decode(planes, minimum, scale, group, prod(sizes), dtype), sizes, order)
+    flat = dense.decode(planes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
+    return _shaped(flat.square_().to(dtype) if of_roots else flat, sizes, order)
 
 
 def encode_normalized(
     x: Tensor, normed: Sequence[Tensor], order: Sequence[int], bits: int, carries: bool
 ) -> tuple[Tensor, ...]:
     """Planes, minima and scales by channels of what a batch norm with the results `normed` normalises."""
-    flat, mean, inverse = _flat(x, order), normed[1], normed[2]
+    flat, mean, inverse = flat_of(x, order), normed[1], normed[2]
     scale = step(bits) / shrinkage(bits) / inverse
     minimum = mean + scale * (0.5 - 2 ** (bits - 1))
     if is_fake(x):
@@ -74,7 +100,7 @@ def _channel(sizes: Sequence[int], order: Sequence[int]) -> int:
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> tuple[Tensor, ...]:
     """Bools, a bit each, uint8 [bytes]; `carries` as in `encode`."""
-    flat = _flat(x, order)
+    flat = flat_of(x, order)
     if is_fake(x):
         return x.new_empty(plane_bytes(flat.numel()), dtype=torch.uint8), *_carrier(x, carries)
     return host.pack(flat, 1)[0], *_carrier(x, carries)
@@ -92,7 +118,8 @@ def _carrier(x: Tensor, carries: bool) -> list[Tensor]:
     return [x.new_empty((*x.shape, 0))] if carries else []
 
 
-def _flat(x: Tensor, order: Sequence[int]) -> Tensor:
+def flat_of(x: Tensor, order: Sequence[int]) -> Tensor:
+    """A dense tensor as it lies in memory."""
     return (x if _is_ascending(order) else x.permute(*order)).reshape(-1)
 
 
@@ -124,7 +151,7 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
         elif isinstance(form, FixedRange):
             sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries))
         else:
-            options = (order, form.layout.group, form.bits, rounding == "stochastic", carries)
+            options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
             sent = _sent(forward.graph, node, encode, options)
         crossing += sent
         _receive(backward.graph, placeholder, sent, node, form, carries)
@@ -179,7 +206,8 @@ def _receive(
             elif isinstance(form, FixedRange):
                 decoded = graph.call_function(decode_normalized, (*codes, shape, order, value.dtype))
             else:
-                decoded = graph.call_function(decode, (*codes, shape, order, form.layout.group, value.dtype))
+                options = (shape, order, form.layout.group, value.dtype, form.of_roots)
+                decoded = graph.call_function(decode, (*codes, *options))
         decoded.meta = {"val": value}
         placeholder.replace_all_uses_with(decoded)
     graph.erase_node(placeholder)

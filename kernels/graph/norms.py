@@ -8,7 +8,7 @@ from torch import fx
 from kernels.compression.cut import Cut, pairs_of
 from kernels.compression.exact import let_results_cross
 from kernels.compression.forms import FixedRange, Groups, Whole
-from kernels.compression.nodes import call, without_unused
+from kernels.compression.nodes import call, is_pure, without_unused
 
 aten = torch.ops.aten
 ALWAYS = 0
@@ -32,7 +32,7 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
     pairs = pairs_of(last.args[0][outputs:], backward)
     used = {placeholder for placeholder in pairs.values() if placeholder.users}
     for node in reversed(backward.nodes):
-        if node.target is aten._to_copy.default and not node.users:  # of statistics in 16 bits
+        if node.op == "call_function" and not node.users and is_pure(node):  # as casts and copies of statistics
             backward.erase_node(node)
             continue
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:

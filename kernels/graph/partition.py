@@ -16,6 +16,7 @@ from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
 from kernels.graph.norms import on_fixed_range, with_exact_statistics, without_running_statistics
+from kernels.graph.watch import Watch
 from kernels.graph.ways.apply import apply
 from kernels.graph.ways.way import Way
 from kernels.methods.every_tensor import EveryTensor
@@ -50,6 +51,8 @@ class Partitioner:
         What is saved of activations; None: what PyTorch's derivatives are computed from.
     refused
         With a way: activations that stay exact, and the reason, are added to these.
+    watch
+        With a plan: what is told of codes as they are made.
     smallest
         The least number of elements of a tensor with codes.
     """
@@ -62,8 +65,9 @@ class Partitioner:
         method: EveryTensor | None = None,
         way: Way | None = None,
         refused: dict[str, str] | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.graphs, self.method, self.way = graphs, method, way
+        self.graphs, self.method, self.way, self.watch = graphs, method, way, watch
         self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
@@ -91,6 +95,8 @@ class Partitioner:
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         """Change both graphs."""
         put_codes(forward, backward, cut, rounding)
+        if self.watch is not None:
+            self.watch.put(forward, backward, cut)
 
     def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
         (last,) = forward.find_nodes(op="output")
