@@ -23,13 +23,14 @@ Shape: TypeAlias = Sequence[int] | Tensor
 
 
 def encode(
-    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, carries: bool
+    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, of_roots: bool, carries: bool
 ) -> tuple[Tensor, ...]:
     """Planes, minima and scales of a tensor whose dimensions are in `order` by descending stride.
 
+    of_roots: of its square roots, in its own dtype: rounding errs no more than codes do, and no wider copy is made.
     carries: a tensor without elements that has the sizes of x comes last; backward needs them where they change.
     """
-    flat = _flat(x, order)
+    flat = _flat(x.sqrt() if of_roots else x, order)
     noise = _uniform(flat) if stochastic else None
     return (*dense.encode(flat, noise, group, bits), *_carrier(x, carries))
 
@@ -47,11 +48,19 @@ def _drawing(device: torch.device, seed: int) -> torch.Generator:
 
 
 def decode(
-    planes: Tensor, minimum: Tensor, scale: Tensor, shape: Shape, order: Sequence[int], group: int, dtype: torch.dtype
+    planes: Tensor,
+    minimum: Tensor,
+    scale: Tensor,
+    shape: Shape,
+    order: Sequence[int],
+    group: int,
+    dtype: torch.dtype,
+    of_roots: bool = False,
 ) -> Tensor:
     """The tensor of `encode`."""
     sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
-    return _shaped(dense.decode(planes, minimum, scale, group, prod(sizes), dtype), sizes, order)
+    flat = dense.decode(planes, minimum, scale, group, prod(sizes), dtype)
+    return _shaped(flat.square_() if of_roots else flat, sizes, order)
 
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> tuple[Tensor, ...]:
@@ -104,7 +113,7 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
         if isinstance(form, Bits):
             sent = _sent(forward.graph, node, pack, (order, carries))
         else:
-            options = (order, form.layout.group, form.bits, rounding == "stochastic", carries)
+            options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
             sent = _sent(forward.graph, node, encode, options)
         crossing += sent
         _receive(backward.graph, placeholder, sent, node, form, carries)
@@ -153,7 +162,9 @@ def _receive(
             if isinstance(form, Bits):
                 decoded = graph.call_function(unpack, (*codes, shape, order))
             else:
-                decoded = graph.call_function(decode, (*codes, shape, order, form.layout.group, value.dtype))
+                decoded = graph.call_function(
+                    decode, (*codes, shape, order, form.layout.group, value.dtype, form.of_roots)
+                )
         decoded.meta = {"val": value}
         placeholder.replace_all_uses_with(decoded)
     graph.erase_node(placeholder)
