@@ -30,6 +30,9 @@ NAMES = {
     "python_dispatch": "torch.utils._python_dispatch",
     "mode_stack": "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     "push_mode": "torch.utils._python_dispatch._push_mode",
+    "function_mode_stack": "torch.overrides._get_current_function_mode_stack",
+    "push_function_mode": "torch.overrides._push_mode",
+    "pop_function_mode": "torch.overrides._pop_mode",
     "pop_mode": "torch.utils._python_dispatch._pop_mode",
     "FakeTensor": "torch._subclasses.FakeTensor",
     "FakeTensorMode": "torch._subclasses.FakeTensorMode",
@@ -42,7 +45,6 @@ NAMES = {
     # The state of tracers and of autograd.
     "TracingContext": "torch._guards.TracingContext",
     "current_graph_task_id": "torch._C._current_graph_task_id",
-    "top_saved_tensors_default_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
     # torch.compile.
     "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
@@ -194,6 +196,50 @@ def without_dispatch_modes() -> Iterator[list[Any]]:
 def in_dispatch_mode() -> bool:
     """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
     return bool(torch._C._len_torch_dispatch_stack())
+
+
+@contextmanager
+def without_function_modes() -> Iterator[list[Any]]:
+    """Leaves all torch function modes while it is entered; gives them, the outermost first."""
+    modes = _private("function_mode_stack")()
+    for _ in modes:
+        _private("pop_function_mode")()
+    try:
+        yield modes
+    finally:
+        for mode in modes:
+            _private("push_function_mode")(mode)
+
+
+@contextmanager
+def within_function_modes(modes: Sequence[Any]) -> Iterator[None]:
+    """Enters modes that `without_function_modes` gave."""
+    for mode in modes:
+        _private("push_function_mode")(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _private("pop_function_mode")()
+
+
+def fakes_are_made() -> bool:
+    """Whether a FakeTensorMode is active."""
+    return in_dispatch_mode() and any(isinstance(mode, _private("FakeTensorMode")) for mode in _private("mode_stack")())
+
+
+@contextmanager
+def within(modes: Sequence[Any]) -> Iterator[None]:
+    """Enters modes that `without_dispatch_modes` gave, as far as they are not entered again already."""
+    active = {id(mode) for mode in _private("mode_stack")()}
+    missing = [mode for mode in reversed(modes) if id(mode) not in active]
+    for mode in missing:
+        _private("push_mode")(mode)
+    try:
+        yield
+    finally:
+        for _ in missing:
+            _private("pop_mode")()
 
 
 def in_forward_ad() -> bool:

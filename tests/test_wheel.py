@@ -141,7 +141,7 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
         ("codegen list", "forward-ad, fewbit, invact", ()),
         ("codegen emit --fn silu", "def forward_kernel(", ()),
         ("codegen emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
-        ("kernels.memory --model mlp --method fewbit", "| fewbit, 3 bits | 76.0 MiB | 40.62% | 1 of 1 |", ()),
+        ("kernels.memory --model mlp --policy fewbit-3", "| fewbit-3 | 76.0 MiB | 40.62% |", ()),
         (
             "fitting.fewbit --fn relu --bits 1 --root coefficients/data",
             "coefficients/data/relu/fewbit-1bit.v1.json\n",

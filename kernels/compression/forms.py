@@ -1,7 +1,7 @@
 """Rules for the form in which a tensor crosses from the forward graph into the backward graph."""
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
@@ -11,6 +11,7 @@ from kernels.compression import private
 from kernels.compression.exact import is_probability
 from kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
+from kernels.engine.planes import plane_bytes
 from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from kernels.methods.every_tensor import STATISTIC, EveryTensor
 
@@ -74,6 +75,13 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class FixedRange(Groups):
+    """Codes of what a batch norm, a node of the forward graph, normalises; on a fixed range about the mean."""
+
+    norm: fx.Node = field(kw_only=True)
+
+
+@dataclass(frozen=True)
 class ComputedAgain:
     """Nothing crosses: backward computes the tensor again."""
 
@@ -122,6 +130,8 @@ def coded_bytes(value: Tensor, form: Form) -> int:
         return bytes_of(value)
     if isinstance(form, ComputedAgain):
         return 0
+    if isinstance(form, FixedRange):
+        return form.bits * plane_bytes(hint(value.numel())) + 2 * bytes_of(form.norm.meta["val"][1])
     layout = form.layout
     row: int = prod(layout.sizes(value))
     groups = hint(value.numel()) // row * ((row + layout.filler) // layout.group)

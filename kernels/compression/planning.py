@@ -129,24 +129,29 @@ class TrialPartitioner(CodedPartitioner):
         let_cross(forward, backward, cut.outputs, list(cut.pairs))
 
 
-def seen_as(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node) -> None:
-    """Let backward see a tensor that crosses whole as codes on trial would give it."""
+def seen_as(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node, *mark: fx.Node) -> None:
+    """Let backward see a tensor that crosses whole as codes on trial would give it.
+
+    mark: where modules share the graph, the number of the one that runs, whose site it is.
+    """
     form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
     if not isinstance(form, Groups):
         raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
-    trials.sites[site] = value.numel()
+    if not mark:
+        trials.sites[site] = value.numel()
     with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
-        seen = backward.call_function(_seen(trials, site, form, value), (placeholder,))
+        seen = backward.call_function(as_seen(trials, site, form, value), (placeholder, *mark))
     seen.meta = dict(placeholder.meta)
     placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
 
 
-def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[Tensor], Tensor]:
+def as_seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
     """A function from a tensor that crosses at a site to the one that backward sees."""
     layout, sizes = form.layout, form.layout.sizes(value)
 
-    def seen(x: Tensor) -> Tensor:
-        bits = trials.bits.get(site)
+    def seen(x: Tensor, *mark: Tensor) -> Tensor:
+        name = trials.name(site, *mark)
+        bits = trials.bits.get(name)
         if bits is None:
             return x
         groups = layout.split(x)
@@ -154,7 +159,7 @@ def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[T
         made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
         result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
         error = relative_error(result, x)
-        trials.decoded.note(site, bits, error, x.dtype, layout.group, trials.rounding)
+        trials.decoded.note(name, bits, error, x.dtype, layout.group, trials.rounding)
         return result
 
     return seen

@@ -4,22 +4,31 @@ import copy
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from kernels.compression.crossing import Graph
 from kernels.graph import private
+from kernels.graph.again import Inputs, run_again
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
+from kernels.graph.watch import Watch
 from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, in_dispatch_mode, in_transform
+from kernels.private import (
+    exporting,
+    fakes_are_made,
+    in_dispatch_mode,
+    in_transform,
+    within,
+    within_function_modes,
+    without_dispatch_modes,
+    without_function_modes,
+)
 
 
 @dataclass(eq=False)
@@ -34,6 +43,8 @@ class Engine:
         Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
+    planned
+        By site, the errors of decoded tensors that a plan goes by, and that are watched.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -43,6 +54,7 @@ class Engine:
     method: EveryTensor | None = None
     recomputed: frozenset[str] = frozenset()
     policy: str | None = None
+    planned: dict[str, float] = field(default_factory=dict)
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -52,13 +64,18 @@ class Engine:
         self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
+        self.running = ""  # the module that is called
+        self.functions: list[Any] = []  # modes in which its graphs are traced
+        self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
+        self.watch = Watch(self.planned)
         self.warned: set[str] = set()
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
-    def entry(self, call: "Captured", module: nn.Module) -> Callable[..., Any]:
+    def entry(self, call: "Captured", module: nn.Module, fakes: Hashable) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
 
-        Of another size: else Dynamo would take sizes that differ between blocks for sizes that change.
+        Of another size: else Dynamo would take sizes that differ between blocks for sizes that change. Fake tensors
+        never pass Dynamo's guards; `fakes` says what these would check of them.
         """
         if call.kind is None:
             sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
@@ -66,16 +83,17 @@ class Engine:
             call.kind = self.kinds.setdefault(alike, len(self.kinds))
         # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
         trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module), call.kind, trained)  # FSDP2 changes a module's class
+        call.key = (type(module), call.kind, trained, fakes)  # FSDP2 changes a module's class
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
             code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
             own = FunctionType(code, function.__globals__, code.co_name)
-            alive, within = weakref.ref(self), self.within  # Dynamo keeps backends for ever
+            alive = weakref.ref(self)  # Dynamo keeps backends for ever
             backend = private.backend(
                 self.partitioner(call.name),
-                lambda *args: _alive(alive)._execute_forward(*args),
-                lambda *args: within(execute_backward(*args)),
+                lambda *args: _alive(alive).forward_run(*args),
+                execute_backward,
+                lambda: within_function_modes(_alive(alive).functions),
             )
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
@@ -84,16 +102,11 @@ class Engine:
         """What cuts the graphs of a module."""
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused)
+        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
 
-    @staticmethod
-    def within(run: Run) -> Run:
-        """What runs a graph within the modes that it needs: none."""
-        return run
-
-    def calling(self) -> AbstractContextManager[Any]:
-        """PyTorch's settings during a captured call."""
-        return private.settings()
+    def inputs(self, name: str) -> Inputs:
+        """How a module that backward runs again keeps what it is given."""
+        return Inputs(name, self.method)
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
@@ -104,21 +117,27 @@ class Engine:
             self.warned.add(about)
             warnings.warn(text, stacklevel=4)
 
-    def _execute_forward(self, module: Any, inputs: Any = ()) -> Run:
-        run, own = self.within(execute(module, inputs)), weakref.ref(self)
+    def forward_run(self, module: Any, inputs: Any = ()) -> Run:
+        """What runs a forward graph, and counts that."""
+        run, own = execute(module, inputs), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
-            _alive(own).runs += 1
-            return run(given)
+            engine = _alive(own)
+            engine.runs += 1
+            if not engine.modes:
+                return run(given)
+            with within(engine.modes):
+                return run(given)
 
         counted._boxed_call = True  # type: ignore[attr-defined]
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy, self.planned)  # a copy captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy)
+        made = type(self)(self.method, self.recomputed, self.policy, self.planned)
+        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
 
@@ -177,17 +196,27 @@ class Captured:
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
-            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
+            return run_again(self._stock, args, kwargs, engine.inputs(self.name))
         module, before = self.module, engine.runs
+        engine.running = engine.watch.module.name = self.name
+        forward = self.own or type(module).forward
         try:
-            with engine.calling():
-                result = engine.entry(self, module)(self.own or type(module).forward, module, args, kwargs)
+            with private.settings():
+                if not fakes_are_made():
+                    result = engine.entry(self, module, None)(forward, module, args, kwargs)
+                else:
+                    with without_dispatch_modes() as engine.modes, without_function_modes() as engine.functions:
+                        result = engine.entry(self, module, private.seen_by_guards((args, kwargs)))(
+                            forward, module, args, kwargs
+                        )
         except Exception as error:
+            engine.modes = engine.functions = []
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
                 engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)
+        engine.modes = engine.functions = []
         if engine.runs == before:
             mode = in_dispatch_mode()
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"

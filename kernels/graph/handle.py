@@ -9,12 +9,14 @@ from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.install import install, removed
-from kernels.graph.ways.policies import way_of
+from kernels.graph.ways.policies import method_of, way_of
 from kernels.memory.step import Loss
 from kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from kernels.methods.method import check_bits
-from kernels.planning.make import make_plan
+from kernels.planning.batches import call_of
+from kernels.planning.make import kind_of, make_plan
 from kernels.planning.plan import Plan
+from kernels.planning.safety import Checked, check_model
 
 
 class Handle:
@@ -30,10 +32,23 @@ class Handle:
         Modules that run as stock, with the reason.
     refused
         With a policy: activations that stay exact, with the reason.
+    plan
+        The plan that it goes by; None: all saved tensors are treated alike.
+    watch
+        With a plan: errors of decoded tensors, as planned, and as they are seen in training.
+    checked
+        With inputs, and bits or a plan: the error of the gradient of samples, beside what is predicted.
     """
 
-    def __init__(self, captured: list[tuple[str, nn.Module]], engine: Engine) -> None:
-        self._captured, self._engine = captured, engine
+    def __init__(
+        self,
+        captured: list[tuple[str, nn.Module]],
+        engine: Engine,
+        plan: Plan | None = None,
+        checked: Checked | None = None,
+    ) -> None:
+        self._captured, self._engine, self.plan, self.checked = captured, engine, plan, checked
+        self.watch = engine.watch
         self.names = tuple(name for name, _ in captured)
 
     @property
@@ -61,13 +76,14 @@ class Handle:
             return f"compress, {what}: removed"
         lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
+        lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
             return "\n".join(lines)
         if policy is not None:
             lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
         lines += [f"  {place} stays exact: {reason}" for place, reason in self.refused.items()]
-        return "\n".join([*lines, str(self.report)])
+        return "\n".join([*lines, str(self.report), *(["", str(self.watch)] if self.watch.seen else [])])
 
 
 def compress(
@@ -103,11 +119,16 @@ def compress(
         The result of `kernels.planning.make_plan`, or a file with it: bits for each saved tensor, rounding, and the
         blocks that backward computes again.
     policy
-        A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
-        input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels compute
-        activations then, and round their results once.
+        A paper's method, in place of bits. For activations, where all else is exact: "fewbit-1" to "fewbit-8": a code
+        of the input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels
+        compute activations then, and round their results once. "approximate-activations-2" to
+        "approximate-activations-8": as bits, but what a batch norm normalises is saved on a fixed range of standard
+        deviations about the mean, without ranges of groups.
     fit
         A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
+    inputs, loss, targets
+        With bits or a plan: the error of the gradient of two samples is measured, and a warning names the tensors that
+        make it more than three times what is predicted.
 
     Returns
     -------
@@ -123,9 +144,10 @@ def compress(
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
+    by_policy = None
     if policy is not None:
-        way_of(policy)
-        for argument, given in (("bits", bits), ("plan", plan), ("fit", fit)):
+        by_policy = method_of(policy)
+        for argument, given in (("bits", bits), ("rounding", rounding), ("plan", plan), ("fit", fit)):
             if given is not None:
                 raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
     if rounding is not None and rounding not in ROUNDINGS:
@@ -137,15 +159,23 @@ def compress(
             )
     if fit is not None:
         plan = _fitting(model, plan, fit, rounding, inputs, loss, targets)
-        rounding = None
-    elif inputs is not None or loss is not None or targets is not None:
-        raise KernelError("inputs, loss and targets must go with fit, a budget of memory, for which they make a plan")
+        rounding = inputs = None  # the plan is checked
+    elif inputs is None and (loss is not None or targets is not None):
+        raise KernelError("loss and targets must go with inputs, a batch of training, got none")
+    elif inputs is not None and bits is None and plan is None:
+        raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:
-        method = None if bits is None else EveryTensor(bits, rounding or "nearest")
-        engine = Engine(method, policy=policy)
+        method = by_policy if bits is None else EveryTensor(bits, rounding or "nearest")
+        engine = Engine(method, policy=policy if method is None else None)
     else:
-        engine = _planned(model, plan, bits, rounding)
-    return Handle(install(model, engine), engine)
+        plan = _loaded(model, plan, bits, rounding)
+        engine = Engine(plan.method if plan.needed else None, frozenset(plan.recomputed), planned=plan.decoded)
+    checked = None
+    if inputs is not None and engine.method is not None:
+        planned = None if plan is None else plan.errors.predicted
+        checked = check_model(model, call_of(inputs), loss, targets, engine.method, kind_of(False).gradients, planned)
+        checked.tell(strict=False, stacklevel=2)
+    return Handle(install(model, engine), engine, plan, checked)
 
 
 def _fitting(
@@ -161,12 +191,12 @@ def _fitting(
     return make_plan(model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", stack_level=3)
 
 
-def _planned(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Engine:
-    """The engine of a plan."""
+def _loaded(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Plan:
+    """A plan of this model, from a file if need be."""
     if bits is not None or rounding is not None:
         raise KernelError("bits and rounding must be left out with plan, which says both")
     if not isinstance(plan, Plan | str | PathLike):
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
     loaded.check_model(model)
-    return Engine(loaded.method if loaded.needed else None, frozenset(loaded.recomputed))
+    return loaded

@@ -1,19 +1,20 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
-from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx, nn
 
-from kernels import private as torch_private
 from kernels.compression.cut import Cut
-from kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from kernels.compression.planning import seen_as
+from kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
+from kernels.compression.planning import as_seen, seen_as
 from kernels.compression.splice import let_cross
+from kernels.graph.again import Inputs
 from kernels.graph.capture import Engine
-from kernels.graph.codes import encode
+from kernels.graph.codes import decode, encode
 from kernels.graph.execute import Run
 from kernels.graph.install import install, removed
 from kernels.graph.partition import Partitioner
@@ -22,7 +23,7 @@ from kernels.memory.compiled import saved_of
 from kernels.memory.step import run_step
 from kernels.memory.storages import addresses, storages
 from kernels.methods.every_tensor import EveryTensor
-from kernels.methods.planned import Planned
+from kernels.methods.planned import Planned, in_model
 from kernels.planning.sensitivity import Gradients, Trials
 from kernels.planning.step import History, Step
 from kernels.planning.task import Blocks, Task
@@ -34,8 +35,8 @@ class CapturedGradients(Gradients):
     """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        engine = _Apart(EveryTensor(MAX_BITS, self._trials.rounding))
-        engine.cuts = lambda name: _Trying(engine, name, self._trials)
+        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding), self._trials.recomputed)
+        engine.trials = self._trials
         captured = install(model, engine)
         try:
             with torch.compiler.set_stance("default"):
@@ -57,8 +58,8 @@ class CapturedTask(Task):
 
     def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
         history, ends = History(), list[tuple[int, int]]()
-        engine = _OnFakes(Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None)), frozenset(blocks))
-        engine.cuts = lambda name: _Observing(engine, name, history)
+        engine = _Observed(Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None)), frozenset(blocks))
+        engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
             held = addresses([x for result in results if result.grad_fn for x in saved_of(result.grad_fn)])
@@ -77,90 +78,149 @@ class CapturedTask(Task):
         return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
 
 
-class _Apart(Engine):
-    """Captures each module apart, with a partitioner that knows its name."""
-
-    cuts: Callable[[str], Partitioner]
-
-    def partitioner(self, name: str) -> Partitioner:
-        return self.cuts(name)
-
-    def variant(self, name: str) -> str:
-        return name
-
-
-class _OnFakes(_Apart):
-    """Runs graphs within the dispatch modes that a call is in, of which Dynamo's guards must know nothing."""
-
-    def calling(self) -> AbstractContextManager[Any]:
-        return self._without_modes()
-
-    @contextmanager
-    def _without_modes(self) -> Iterator[None]:
-        with super().calling(), torch_private.without_dispatch_modes() as self._modes:
-            yield
-
-    def within(self, run: Run) -> Run:  # type: ignore[override]
-        def within(given: list[Any]) -> Any:
-            active = {id(mode) for mode in torch_private.mode_stack()}  # in backward, which is called within them
-            modes = [mode for mode in self._modes if id(mode) not in active]
-            for mode in reversed(modes):
-                torch_private.push_mode(mode)
-            try:
-                return run(given)
-            finally:
-                for _ in modes:
-                    torch_private.pop_mode()
-
-        within._boxed_call = True  # type: ignore[attr-defined]
-        return within
+WHOLE = "saved whole"  # a key of what goes with a graph
 
 
 class _Named(Partitioner):
-    """A partitioner that knows the name of the module that it cuts the graphs of."""
+    """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        super().__init__(engine.graphs, engine.method and engine.method.under(name))
-        self._name = name
+    def __init__(self, engine: Engine, method: EveryTensor) -> None:
+        super().__init__(engine.graphs, method)
+        self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
-    def _site(self, site: str) -> str:
-        """A site's name in the whole model."""
-        return f"{self._name}{site}" if site.startswith(":") or not self._name else f"{self._name}.{site}"
+    def _whole_name(self, site: str) -> str:
+        """A site's name in the whole model, while its module is called."""
+        return in_model(self._engine.running, site)
+
+
+class _Observed(Engine):
+    """Tells a history of the codes that forward makes, and of what it saves whole; tensors are fake."""
+
+    history: History
+
+    def partitioner(self, name: str) -> Partitioner:
+        return _Observing(self, self.method.under(name), self.history)
+
+    def forward_run(self, module: Any, inputs: Any = ()) -> Run:
+        run, engine = super().forward_run(module, inputs), weakref.proxy(self)
+
+        def noting(given: list[Any]) -> Any:
+            whole = module.meta.get(WHOLE, {}).items()  # without gradients nothing is cut
+            engine.history.whole.update({in_model(engine.running, site): size for site, size in whole})
+            return run(given)
+
+        noting._boxed_call = True  # type: ignore[attr-defined]
+        return noting
+
+    def inputs(self, name: str) -> Inputs:
+        return _ObservedInputs(name, self.method, self.history)
+
+
+class _ObservedInputs(Inputs):
+    """Tells a history of codes."""
+
+    def __init__(self, name: str, method: EveryTensor | None, history: History) -> None:
+        super().__init__(name, method)
+        self._history = history
+
+    def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
+        if bits is None:
+            self._history.whole[site] = x.nbytes
+        else:
+            self._history.saved(site, x.nbytes, bits, codes[:3], codes[0].untyped_storage())
+
+    def decoded(self, codes: Sequence[Tensor], x: Tensor) -> Tensor:
+        return self._history.decoded(codes[0], x)
 
 
 class _Observing(_Named):
-    """Tells a history of the codes that forward makes; tensors are fake."""
+    """Cuts as in training; forward tells of its codes."""
 
-    def __init__(self, engine: Engine, name: str, history: History) -> None:
-        super().__init__(engine, name)
+    def __init__(self, engine: Engine, method: EveryTensor, history: History) -> None:
+        super().__init__(engine, method)
         self._history = history
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         super()._write(forward, backward, cut, rounding)
-        for node, site in cut.sites.items():
-            if isinstance(cut.forms[node], Whole):
-                self._history.whole[self._site(site)] = bytes_of(node.meta["val"])
+        whole = [node for node in cut.sites if isinstance(cut.forms[node], Whole)]
+        forward.meta[WHOLE] = {cut.sites[node]: bytes_of(node.meta["val"]) for node in whole}
         for made in forward.graph.find_nodes(op="call_function", target=encode):
-            made.target = self._noting(self._site(cut.sites[made.args[0]]))
+            made.target = self._noting(cut.sites[made.args[0]])
+        for made in backward.graph.find_nodes(op="call_function", target=decode):
+            made.target = self._decoding
         forward.recompile()
+        backward.recompile()
+
+    def _decoding(self, planes: Tensor, *others: Any) -> Tensor:
+        return self._history.decoded(planes, decode(planes, *others))
 
     def _noting(self, site: str) -> Callable[..., Any]:
         def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
             made = encode(x, order, group, bits, *others)
-            self._history.saved(site, x.numel() * x.itemsize, bits, made[:3], made[0].untyped_storage())
+            name = self._whole_name(site)
+            self._history.saved(name, x.numel() * x.itemsize, bits, made[:3], made[0].untyped_storage())
             return made
 
         return noting
 
 
-class _Trying(_Named):
+class _Tried(Engine):
     """Lets tensors cross whole, and backward see their values as decoded from the codes on trial."""
 
-    def __init__(self, engine: Engine, name: str, trials: Trials) -> None:
-        super().__init__(engine, name)
+    trials: Trials
+
+    def partitioner(self, name: str) -> Partitioner:
+        return _Trying(self, self.method, self.trials)
+
+    def inputs(self, name: str) -> Inputs:
+        return _TriedInputs(name, self.method, self.trials)
+
+    def variant(self, name: str) -> None:
+        """Nothing: all have the same graphs, and codes on trial are looked up when they run."""
+
+
+class _TriedInputs(Inputs):
+    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
+
+    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
+        super().__init__(name, method)
+        self.smallest, self._trials = trials.smallest, trials
+
+    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
+        self._trials.sites[site] = x.numel()
+        return partial(as_seen(self._trials, site, form, x), x)
+
+
+class _Trying(_Named):
+    """Lets tensors cross whole with a mark, which tells backward the module that was called."""
+
+    def __init__(self, engine: Engine, method: EveryTensor, trials: Trials) -> None:
+        super().__init__(engine, method)
         self.smallest, self._trials = trials.smallest, trials
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
-        for node, site in cut.sites.items():
-            seen_as(backward.graph, self._trials, self._site(site), cut, node)
-        let_cross(forward, backward, cut.outputs, list(cut.pairs))
+        crossing = list(cut.pairs)
+        if cut.sites:
+            sizes = {site: node.meta["val"].numel() for node, site in cut.sites.items()}
+            marks = self._mark(forward.graph, backward.graph, crossing[0], cut.pairs[crossing[0]], sizes)
+            for node, site in cut.sites.items():
+                seen_as(backward.graph, self._trials, site, cut, node, marks[1])
+            crossing.insert(0, marks[0])
+        let_cross(forward, backward, cut.outputs, crossing)
+
+    def _mark(
+        self, forward: fx.Graph, backward: fx.Graph, first: fx.Node, placeholder: fx.Node, sizes: Mapping[str, int]
+    ) -> tuple[fx.Node, fx.Node]:
+        """The number of the module that is called, in forward and in backward; its sites are known to the trials."""
+
+        def mark() -> Tensor:
+            self._trials.sites.update({self._whole_name(site): count for site, count in sizes.items()})
+            return torch.tensor(self._trials.number(self._engine.running))
+
+        (last,) = forward.find_nodes(op="output")
+        with forward.inserting_before(last):
+            made = forward.call_function(mark)
+        with backward.inserting_before(placeholder):
+            given = backward.placeholder("mark")
+        made.meta["val"] = given.meta["val"] = first.meta["val"].new_empty((), dtype=torch.int64, device="cpu")
+        return made, given

@@ -19,8 +19,20 @@ WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward",
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose graphs Dynamo captures for the backend."""
-    made: Callable[..., Any] = torch.compile(function, backend=backend)
+    options = {"guard_filter_fn": _guards_of_real_tensors}
+    made: Callable[..., Any] = torch.compile(function, backend=backend, options=options)
     return made
+
+
+def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
+    """Which guards to keep: none of fake tensors, which no fake tensor passes again."""
+    return [not (guard.guard_type == "TENSOR_MATCH" and private.is_fake(guard.value)) for guard in guards]
+
+
+def seen_by_guards(given: Any) -> tuple[Any, ...]:
+    """What guards see of tensors among arguments, but whether they share memory."""
+    leaves = [leaf for leaf in private.tree_leaves(given) if isinstance(leaf, Tensor)]
+    return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
 
 
 def settings() -> AbstractContextManager[Any]:
@@ -30,7 +42,7 @@ def settings() -> AbstractContextManager[Any]:
 
 
 def backend(
-    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any]
+    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any], tracing: Callable[[], Any]
 ) -> Callable[..., Any]:
     """A backend of torch.compile that cuts joint graphs by `partition`; two functions make what runs the parts."""
     aten = torch.ops.aten
@@ -40,7 +52,7 @@ def backend(
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}):
+        with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}), tracing():
             run = compiler(graph, of_tracing(inputs))
 
         def called(*given: Any) -> Any:

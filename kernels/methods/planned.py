@@ -9,6 +9,11 @@ from kernels.methods.every_tensor import BITS, EveryTensor
 WIDTHS = tuple(BITS)  # bits that a plan may give to a tensor
 
 
+def in_model(module: str, site: str) -> str:
+    """The name in the model of a site in a module; the model's own name is ""."""
+    return f"{module}{site}" if site.startswith(":") or not module else f"{module}.{site}"
+
+
 @dataclass(frozen=True)
 class Planned(EveryTensor):
     """Codes of as many bits as a plan says at each site.
@@ -22,7 +27,6 @@ class Planned(EveryTensor):
     """
 
     name: ClassVar[str] = "plan"
-    by_site: ClassVar[bool] = True
 
     at_site: Mapping[str, int | None] = field(default_factory=dict)
 

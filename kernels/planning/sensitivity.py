@@ -22,7 +22,7 @@ from kernels.errors import KernelError
 from kernels.memory.saved import like
 from kernels.memory.step import Loss, differentiated
 from kernels.methods.every_tensor import SMALLEST
-from kernels.methods.planned import WIDTHS
+from kernels.methods.planned import WIDTHS, in_model
 from kernels.planning.decoded import Decoded
 
 Bits = Mapping[str, int | None]  # by site
@@ -41,6 +41,8 @@ class Trials:
         Bits by site; other sites are whole.
     smallest
         The fewest elements with which a tensor has codes.
+    recomputed
+        Names of modules that backward runs again.
     sites
         Elements of all sites that were saved, by name.
     decoded
@@ -50,8 +52,22 @@ class Trials:
     rounding: str = "nearest"
     bits: Bits = field(default_factory=dict)
     smallest: int = SMALLEST
+    recomputed: frozenset[str] = frozenset()
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
+    modules: list[str] = field(default_factory=list)  # those that share graphs, by number
+
+    def number(self, module: str) -> int:
+        """The number of a module that shares a graph with others."""
+        if module not in self.modules:
+            self.modules.append(module)
+        return self.modules.index(module)
+
+    def name(self, site: str, number: Tensor | None = None) -> str:
+        """The name of a site in the model; `number`: of the module that it is in, if that shares a graph."""
+        if number is None:
+            return site
+        return in_model(self.modules[int(number)], site)
 
 
 class Gradients(ABC):

@@ -1,6 +1,7 @@
 """Plans for captured models: bytes and errors that hold, and plans that are refused."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,9 @@ def test_planning_leaves_the_model_as_it_was(made: tuple[nn.Module, Tensor, Plan
 
 
 def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tensor, Plan]) -> None:
-    model, x, plan = made
+    model, _, plan = made
     with pytest.raises(KernelError, match="plan must be for compress, got one of a compiled model"):
-        compress(copy.deepcopy(model), plan=make_plan(model, x, 0.25, compiled=True))
+        compress(copy.deepcopy(model), plan=replace(plan, compiled=True))
     with pytest.raises(KernelError, match="one of a model with 3 modules"):
         compress(net(layers=4), plan=plan)
     with pytest.raises(KernelError, match="bits and rounding must be left out with plan"):
@@ -115,7 +116,8 @@ def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tens
     ("options", "message"),
     [
         ({"fit": 0.5}, "inputs must be given with fit"),
-        ({"inputs": torch.ones(2, 64)}, "inputs, loss and targets must go with fit"),
+        ({"inputs": torch.ones(2, 64)}, "inputs must go with bits, plan or fit"),
+        ({"bits": 4, "targets": 1}, "loss and targets must go with inputs"),
         ({"fit": "two", "inputs": torch.ones(2, 64)}, "budget must be bytes"),
         ({"plan": 3}, "plan must be a plan or the path of one"),
     ],

@@ -4,14 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, convert, saved_bytes
-from kernels.eager.forward import Recomputed
-from kernels.forwarding import installed_forwards
+from kernels import KernelError, compress, saved_bytes
+from kernels.graph.planning import CapturedTask
 from kernels.memory.step import peak_bytes
 from kernels.planning import make_plan
+from kernels.planning.batches import call_of
 from kernels.planning.blocks import recomputing, repeated_blocks
-from kernels.planning.observe import observe
-from kernels.planning.sensitivity import Gradients, Trials
 from kernels.planning.solve import everywhere
 from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
@@ -50,10 +48,6 @@ def test_the_gradient_of_whole_tensors_is_exact() -> None:
     with recomputing(model, ["0", "1"]):
         torch.manual_seed(1)
         assert all(map(torch.equal, gradient(model, inputs), exact))
-        trials = Trials()
-        gradients = Gradients(model, inputs, {}, None, trials)
-        assert any("checkpoint" in site for site in trials.sites)
-        assert gradients.error(dict.fromkeys(trials.sites, 2)) > gradients.error(dict.fromkeys(trials.sites, 8)) > 0
     assert all("forward" not in vars(module) for module in model.modules())
 
 
@@ -62,19 +56,14 @@ def test_few_blocks_are_computed_again_where_codes_do_not_fit() -> None:
     model, inputs = text(6)
     kept = saved_bytes(model, *inputs).total
     assert not make_plan(model, inputs, 0.2).recomputed
-    report = convert(model, inputs=inputs, budget=0.05)
-    plan = report.plan
-    assert plan is not None
-    assert report.after is not None
+    plan = make_plan(model, inputs, 0.05)
     assert list(plan.recomputed) == [str(place) for place in range(len(plan.recomputed))]
     assert 0 < len(plan.recomputed) < 6
-    assert report.after.total == plan.planned.kept <= 0.05 * kept
-    assert peak_bytes(model, *inputs) == plan.planned.peak
-    assert "computed again in backward" in str(report)
-    gradient(model, inputs)
-    installed = [forward for module in model.modules() for forward in installed_forwards(module)[0]]
-    assert sum(isinstance(forward, Recomputed) for forward in installed) == len(plan.recomputed)
-    report.revert()
+    assert "computed again in backward" in str(plan)
+    handle = compress(model, plan=plan)
+    assert saved_bytes(model, *inputs).total <= plan.planned.kept <= 0.05 * kept
+    assert peak_bytes(model, *inputs) <= plan.planned.peak
+    handle.remove()
     assert all("forward" not in vars(module) for module in model.modules())
 
 
@@ -95,8 +84,6 @@ def test_what_is_no_bound(bound: object) -> None:
     model, inputs = text(1)
     with pytest.raises(KernelError, match="max_gradient_error must be a number above 0"):
         make_plan(model, inputs, 0.2, max_gradient_error=bound)  # type: ignore[arg-type]
-    with pytest.raises(KernelError, match="max_gradient_error must go with budget"):
-        convert(model, max_gradient_error=0.1)
 
 
 class Counting(nn.Module):
@@ -144,9 +131,9 @@ def test_blocks_that_change_what_they_are_given() -> None:
     blocks = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4)]
     model, inputs = nn.Sequential(nn.Linear(64, 64), *blocks), (torch.randn(256, 64),)
     exact = gradient(model, inputs)
-    report = convert(model, inputs=inputs, budget=0.5, max_gradient_error=1e-6)
-    assert report.plan is not None
-    assert report.plan.recomputed
+    plan = make_plan(model, inputs, 0.5, max_gradient_error=1e-6)
+    assert plan.recomputed
+    compress(model, plan=plan)
     assert all(torch.allclose(a, b) for a, b in zip(gradient(model, inputs), exact, strict=True))
 
 
@@ -174,6 +161,5 @@ def test_what_blocks_are_given_by_keyword_is_coded_too() -> None:
 
     model, x = Net(), torch.randn(256, 64)
     whole = 4 * 256 * 128 * 4  # bytes of all that blocks are given by keyword
-    with recomputing(model, repeated_blocks(model)):
-        step = observe(model, (x,), {})
+    step = CapturedTask(model, call_of(x)).step(repeated_blocks(model))
     assert step.kept_with(everywhere(step, 2)) < whole

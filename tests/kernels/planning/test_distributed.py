@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-from kernels import convert
+from kernels import compress
 from kernels.compression import Graph, options, private
 from kernels.planning import Plan, make_plan
 from tests.kernels.planning.nets import Attending, text
@@ -41,7 +41,7 @@ def off(approximate: list[Tensor], exact: list[Tensor]) -> float:
 
 def in_eager_mode(file: Path, wrapper: str, mesh: Any, x: Tensor) -> list[Tensor]:
     model, _ = text(2)
-    convert(model, plan=file)
+    compress(model, plan=file)
     return gradients(wrapped(model, wrapper, mesh, (Attending,)) if wrapper else model, x)
 
 

@@ -11,17 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from kernels import convert
-from kernels.eager.encoded import Groups
-from kernels.eager.watch import Watch
-from kernels.methods.every_tensor import EveryTensor
+from kernels import compress
+from kernels.graph import codes, watch
+from kernels.graph.capture import Engine
+from kernels.graph.install import install
+from kernels.methods.planned import Planned
 from kernels.planning import decoded, make_plan
 from kernels.planning.batches import call_of
 from kernels.planning.make import kind_of
 from tests.kernels.planning.nets import Attending, mlp
 
-TOKENS, WORDS, BUDGET = 64, 256, 0.05
+TOKENS, WORDS = 64, 256
 
 
 class Language(nn.Module):
@@ -87,26 +89,26 @@ def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: i
 
 
 @pytest.mark.slow
-def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too() -> None:
-    """Words get more and less likely: the head's codes err more, for which a plan leaves room."""
-    after = later(Language(), BUDGET)
-    assert after.error < 0.8 * after.uniform
+@pytest.mark.parametrize("budget", [0.19, 0.25])
+def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too(budget: float) -> None:
+    """Layers of which the gradient hardly depends at random weights get their part of it."""
+    after = later(Language(), budget)
+    assert after.error < 0.5 * after.uniform
     assert after.error < 2 * after.promised
 
 
 @pytest.mark.slow
 def test_without_what_is_foreseen_it_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(decoded, "LEAST", 0.0)
-    monkeypatch.setattr(decoded, "OF_LOSSES", 1.0)
-    after = later(Language(), BUDGET)
-    assert after.error > 1.2 * after.uniform
-    assert after.error > 10 * after.promised
+    monkeypatch.setattr(decoded, "SHARE", 0.0)
+    after = later(Language(), 0.25)
+    assert after.error > 0.5 * after.uniform
+    assert after.error > 2 * after.promised
 
 
 @pytest.mark.slow
 def test_a_compiled_plan_is_better_in_training_too() -> None:
-    after = later(Language(), BUDGET, compiled=True, samples=4)
+    after = later(Language(), 0.05, compiled=True, samples=4)
     assert after.error < 0.8 * after.uniform
     assert after.error < 2 * after.promised
 
@@ -140,71 +142,78 @@ def repeat(count: int, model: nn.Module, x: Tensor) -> None:
 
 def test_an_error_that_was_not_planned_is_told_once() -> None:
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.12)
-    assert report.plan is not None
-    assert report.watch is not None
-    assert "seen last" not in str(report)
-    rounds = len(report.watch.planned) + 1
+    handle = compress(model, fit=0.12, inputs=x)
+    seen, planned = handle.watch.seen, handle.watch.planned
+    assert "seen last" not in str(handle)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        repeat(rounds, model, x)
-    assert report.watch.seen.keys() == report.watch.planned.keys()
+        repeat(len(planned) + 1, model, x)
+    assert seen.keys() == planned.keys()
     spread(model)
-    with pytest.warns(
-        UserWarning, match="decoded tensors must err by at most 2 times .* '1: gelu': .*plan again"
-    ) as caught:
-        repeat(2 * rounds, model, x)
+    with pytest.warns(UserWarning, match="at most 2 times what is planned, .* '0: aten.addmm': .*plan again") as caught:
+        repeat(2 * len(planned), model, x)
     assert len(caught) == 1
-    worst = report.watch.seen["1: gelu"]
-    assert worst > 2 * report.watch.planned["1: gelu"]
-    assert f"| *: gelu | {worst:.2%} | {report.watch.planned['1: gelu']:.2%} |" in str(report)
+    site = "0: aten.addmm"
+    assert seen[site] > 2 * planned[site]
+    assert f"  *: aten.addmm                   {seen[site]:.2%}    {planned[site]:.2%}" in str(handle)
 
 
-def test_what_is_watched_is_the_error_of_what_backward_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of_roots", [False, True])
+def test_what_is_watched_is_the_error_of_what_backward_gets(of_roots: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole or in pieces, the last of which is ragged, of a tensor that lies in memory in another order."""
+    x, order = torch.rand(3, 67, 60).mT, (0, 2, 1)
+    code = codes.encode(x, order, 64, 3, False, of_roots, False)
+    got = codes.decode(*code, x.shape, order, 64, x.dtype, of_roots)
+    for piece in (watch.PIECE, 1 << 11):
+        monkeypatch.setattr(watch, "PIECE", piece)
+        watched = watch.Watch({"a": 1.0})
+        watched._see("a", x, order, 64, of_roots, code)
+        assert watched.seen["a"] == pytest.approx(float((got - x).norm() / x.norm()), rel=1e-5)
+
+
+def watched(model: nn.Module, *sites: str) -> watch.Watch:
+    """Watches sites of a model with 4 bits everywhere."""
+    engine = Engine(Planned(4), planned=dict.fromkeys(["", *sites], 1.0))
+    install(model, engine)
+    return engine.watch
+
+
+def test_layers_with_one_graph_are_told_apart() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)) for _ in range(4)))
+    sites = [f"{layer}.1: aten.tanh" for layer in range(4)]
+    seen = watched(model, *sites).seen
+    model[2][0].weight.data.zero_()
+    model[2][0].bias.data.zero_()
+    repeat(12, model, torch.randn(128, 64))
+    assert [seen[site] > 0 for site in sites] == [True, True, False, True]
+
+
+def test_one_tensor_of_a_forward_pass_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where two passes go before one backward pass, and where a checkpoint runs layers again in backward."""
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.12)
-    watch = report.watch
-    assert watch is not None
-    saved: dict[str, Tensor] = {}
-    see = watch._see
-
-    def keep(site: str, x: Tensor, code: Groups) -> None:
-        saved[site] = torch.stack([x, code.decode(code.parts())])
-        see(site, x, code)
-
-    monkeypatch.setattr(watch, "_see", keep)
-    for _ in watch.planned:
-        model(x).sum().backward()
-    for site, (exact, got) in saved.items():
-        assert watch.seen[site] == pytest.approx(float((got - exact).norm() / exact.norm()), rel=1e-5)
-
-
-@pytest.mark.parametrize("sites", [1, 3])
-def test_each_tensor_has_its_turn(sites: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, seen = Watch({}), list[str]()
-    monkeypatch.setattr(watch, "_see", lambda site, x, code: seen.append(site))
-    x = torch.ones(64)
-    code = Groups(x, EveryTensor())
-    for _ in range(7):
-        look = watch.next_pass()
-        for number in range(sites):
-            look(str(number), x, code)
-    # A turn that no tensor has is the first one's: with one tensor, in each second pass.
-    assert seen == {1: ["0"] * 4, 3: ["0", "1", "2"] * 2}[sites]
+    watching, seen = watched(model), list[str]()
+    monkeypatch.setattr(watching, "_see", lambda site, *_: seen.append(site))
+    repeat(7, model, x)
+    assert len(set(seen)) == 5
+    assert seen == [*dict.fromkeys(seen), seen[0]]  # a turn that no tensor has is the first one's
+    for run in (lambda: model(x) + model(x), lambda: checkpoint(model, x, use_reentrant=False)):
+        seen.clear()
+        run().sum().backward()
+        assert len(seen) == 1
 
 
 def test_a_watched_model_is_copied_and_pickled() -> None:
     model, (x,) = mlp()
-    report = convert(model, inputs=x, budget=0.12)
+    original = watched(model, "0: aten.addmm")
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        other(x).sum().backward()
-    assert report.watch is not None
-    assert not report.watch.seen
-    assert not report.checked
+        repeat(12, other, x)
+        assert other.forward.engine.watch.seen.keys() == {"0: aten.addmm"}
+    assert not original.seen
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="compiled graphs do not watch their codes; the engine of both executors will")
+@pytest.mark.xfail(strict=True, reason="Inductor fuses encoding with what makes a tensor, which then is not at hand")
 def test_a_compiled_model_tells_of_errors_that_were_not_planned() -> None:
     from kernels import compression
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import convert
+from kernels import compress
 from kernels.memory.step import peak_bytes
 
 pytestmark = [  # peft asks by an old name
@@ -79,11 +79,9 @@ def test_trainer(transformers: Any, tmp_path: Path, lora: bool) -> None:
     stock = trained(transformers, built(), tmp_path / "stock")
     model = built()
     before = peak_bytes(model, **batch())
-    report = convert(model, inputs=batch(), budget=0.3)
-    assert report.plan is not None
-    assert report.before is not None
-    assert report.after is not None
-    assert report.after.total <= 0.3 * report.before.total
+    handle = compress(model, fit=0.3, inputs=batch())
+    assert handle.plan is not None
+    assert handle.plan.planned.kept <= 0.3 * handle.plan.stock.kept
     assert peak_bytes(model, **batch()) < before
     planned = trained(transformers, model, tmp_path / "planned")
     assert len(planned) == STEPS

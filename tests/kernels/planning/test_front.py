@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import KernelError
+from kernels.graph.planning import CapturedTask
 from kernels.memory.saved import UNITS
 from kernels.memory.step import peak_bytes
 from kernels.planning import Front, front
@@ -29,7 +30,7 @@ from tests.kernels.planning.nets import mlp, text
 @pytest.fixture(scope="module")
 def task() -> Task:
     model, inputs = text()
-    return Task(model, Call(inputs, {}), passes=1)
+    return CapturedTask(model, Call(inputs, {}), passes=1)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_work_is_that_of_blocks_that_run_twice() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3)))
     inputs = (torch.randn(128, 64),)
-    task = Task(model, Call(inputs, {}), passes=1)
+    task = CapturedTask(model, Call(inputs, {}), passes=1)
     work = {point.name or "solved": point.work for point in front_of(task, count=2).named}
     blocks = repeated_blocks(model)
     again = products(model, inputs, blocks) / products(model, inputs)
@@ -107,7 +108,7 @@ def test_the_plan_is_on_it(task: Task) -> None:
 def test_nothing_is_measured_twice() -> None:
     model, inputs = mlp()
     doing: list[str] = []
-    task = Task(model, Call(inputs, {}), passes=1, progress=doing.append)
+    task = CapturedTask(model, Call(inputs, {}), passes=1, progress=doing.append)
     plan_of(task, 0.5)
     assert any(words.startswith("backward pass") for words in doing)
     doing.clear()

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from coefficients import progress
-from kernels import convert
+from kernels import compress
 from kernels.planning import front, make_plan
 from tests.kernels.planning.nets import text
 
 PLANNERS: dict[str, Callable[[Any, Any], Any]] = {
     "make_plan": lambda model, inputs: make_plan(model, inputs, 0.3),
-    "convert": lambda model, inputs: convert(model, inputs=inputs, budget=0.3),
+    "compress": lambda model, inputs: compress(model, fit=0.3, inputs=inputs),
     "front": lambda model, inputs: front(model, inputs, count=2),
 }
 

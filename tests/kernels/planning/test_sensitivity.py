@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from kernels import KernelError
-from kernels.conversion.every_tensor import convert_modules
+from kernels.graph.capture import Engine
+from kernels.graph.install import install
+from kernels.graph.planning import CapturedGradients
 from kernels.methods.planned import WIDTHS, Planned
-from kernels.planning.sensitivity import MEASURED, Gradients, Trials, like_site, sensitivities
+from kernels.planning.sensitivity import MEASURED, Trials, like_site, sensitivities
 from tests.kernels.planning.nets import NETS, gradient, text
 
 
@@ -31,26 +33,26 @@ def test_trials_see_what_codes_would_give(name: str) -> None:
     """Bit by bit: the same operations run on the same decoded numbers."""
     model, inputs = NETS[name]()
     trials = Trials()
-    gradients = Gradients(model, inputs, {}, weighted, trials)
+    gradients = CapturedGradients(model, inputs, {}, weighted, trials)
     bits = {site: WIDTHS[place % len(WIDTHS)] for place, site in enumerate(trials.sites)}
     bits[next(iter(bits))] = None
     exact = gradient(model, inputs)
-    convert_modules(model, Planned(8, "nearest", bits), None, None, None)
+    install(model, Engine(Planned(8, "nearest", bits)))
     assert gradients.error(bits) == pytest.approx(squared_error(gradient(model, inputs), exact), rel=1e-12)
 
 
 def test_without_codes_there_is_no_error() -> None:
     model, inputs = text(1)
     trials = Trials()
-    gradients = Gradients(model, inputs, {}, None, trials)
+    gradients = CapturedGradients(model, inputs, {}, None, trials)
     assert gradients.error({}) == 0.0 == gradients.error(dict.fromkeys(trials.sites))
 
 
 def test_each_pass_sees_its_own_codes() -> None:
     model, inputs = text(1)
     trials = Trials()
-    gradients = Gradients(model, inputs, {}, None, trials)
-    site = next(name for name in trials.sites if "silu" in name)
+    gradients = CapturedGradients(model, inputs, {}, None, trials)
+    site = next(name for name in trials.sites if "gate" in name)
     first = [gradients.error({site: bits}) for bits in (2, 8, 4)]
     assert first[0] > first[2] > first[1] > 0
     assert [gradients.error({site: bits}) for bits in (2, 8, 4)] == first
@@ -60,7 +62,7 @@ def test_each_pass_sees_its_own_codes() -> None:
 def test_stochastic_codes_differ_from_pass_to_pass() -> None:
     model, inputs = text(1)
     trials = Trials("stochastic")
-    gradients = Gradients(model, inputs, {}, None, trials)
+    gradients = CapturedGradients(model, inputs, {}, None, trials)
     everywhere = dict.fromkeys(trials.sites, 3)
     assert gradients.error(everywhere) != gradients.error(everywhere)
 
@@ -69,7 +71,7 @@ def test_errors_of_sites_add_up() -> None:
     """Roundings of thousands of elements each are all but orthogonal: of cosines of that size the sum is small."""
     model, inputs = text(2)
     trials = Trials()
-    gradients = Gradients(model, inputs, {}, None, trials)
+    gradients = CapturedGradients(model, inputs, {}, None, trials)
     alone = sum(gradients.error({site: 4}) for site in trials.sites)
     assert gradients.error(dict.fromkeys(trials.sites, 4)) == pytest.approx(alone, rel=0.25)
 
@@ -78,7 +80,7 @@ def test_errors_of_sites_add_up() -> None:
 def test_sensitivities_of_all_widths(passes: int) -> None:
     model, inputs = text(2)
     trials = Trials()
-    gradients = Gradients(model, inputs, {}, None, trials)
+    gradients = CapturedGradients(model, inputs, {}, None, trials)
     site_errors = sensitivities(gradients, list(trials.sites), passes)
     roles = {like_site(site) for site in trials.sites}
     assert site_errors.keys() == trials.sites.keys()
@@ -91,7 +93,7 @@ def test_sensitivities_of_all_widths(passes: int) -> None:
         group = [site for site in trials.sites if like_site(site) == role]
         together = gradients.error(dict.fromkeys(group, 2))
         assert sum(site_errors[site][2] for site in group) == pytest.approx(together)
-    alike = {tuple(errors.values()) for site, errors in site_errors.items() if "silu" in site}
+    alike = {tuple(errors.values()) for site, errors in site_errors.items() if "gate" in site}
     assert len(alike) == (1 if passes == 0 else 2)
 
 
@@ -116,18 +118,18 @@ def test_the_loss_of_the_output() -> None:
     torch.manual_seed(0)
     x = torch.randn(128, 64)
     model = WithLoss(lambda y: y.square().mean())
-    own = Gradients(model, (x,), {}, None, Trials())
-    given = Gradients(model, (x,), {}, lambda output: output.logits.square().mean(), Trials())
-    everywhere = {": sin": 2, "layer: sin": 2}
+    own = CapturedGradients(model, (x,), {}, None, Trials())
+    given = CapturedGradients(model, (x,), {}, lambda output: output.logits.square().mean(), Trials())
+    everywhere = dict.fromkeys(own.sites, 2)
     assert own.error(everywhere) == given.error(everywhere) > 0
 
 
 def test_a_loss_that_is_none() -> None:
     x = torch.randn(128, 64)
     with pytest.raises(KernelError, match="loss must be a tensor of one number with a gradient"):
-        Gradients(WithLoss(lambda y: y), (x,), {}, None, Trials())
+        CapturedGradients(WithLoss(lambda y: y), (x,), {}, None, Trials())
     with pytest.raises(KernelError, match="loss must be a tensor of one number"):
-        Gradients(WithLoss(lambda y: None), (x,), {}, lambda output: 3.0, Trials())
+        CapturedGradients(WithLoss(lambda y: None), (x,), {}, lambda output: 3.0, Trials())
     frozen = nn.Linear(64, 64).requires_grad_(False)
     with pytest.raises(KernelError, match="parameters that want a gradient"):
-        Gradients(frozen, (x,), {}, None, Trials())
+        CapturedGradients(frozen, (x,), {}, None, Trials())

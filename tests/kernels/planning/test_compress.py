@@ -1,4 +1,4 @@
-"""convert with a budget, and with a plan."""
+"""compress with a budget, and with a plan."""
 
 import subprocess
 import sys
@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 
-from kernels import KernelError, convert, saved_bytes
+from kernels import KernelError, compress, saved_bytes
 from kernels.memory.step import peak_bytes
 from kernels.planning import make_plan
 from kernels.planning.batches import Call, parts
-from kernels.planning.sensitivity import Gradients, Trials
 from tests.kernels.planning.nets import NETS, gradient, text
 
 
@@ -23,37 +21,20 @@ from tests.kernels.planning.nets import NETS, gradient, text
 def test_a_share_of_what_is_kept(name: str, share: float) -> None:
     model, inputs = NETS[name]()
     before = saved_bytes(model, *inputs)
-    report = convert(model, inputs=inputs, budget=share)
-    assert report.plan is not None
-    assert report.after is not None
-    assert report.before == before
-    assert report.after.total <= share * before.total
-    assert report.plan.errors.measured <= report.plan.uniform_error
+    handle = compress(model, fit=share, inputs=inputs)
+    assert handle.plan is not None
+    assert saved_bytes(model, *inputs).total <= share * before.total
+    assert handle.plan.errors.measured <= handle.plan.uniform_error
     gradient(model, inputs)
-    report.revert()
+    handle.remove()
     assert saved_bytes(model, *inputs) == before
-
-
-OFF = (
-    "the plan foresees 1920 bytes too few, of 580160: why is not known yet; the new engine will foresee its own graphs"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=OFF)] * (name == "image")) for name in NETS],
-)
-def test_bytes_at_the_peak(name: str) -> None:
-    planned, measured, _ = at_the_peak(name)
-    assert measured <= planned
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_the_peak_is_within_the_budget(name: str) -> None:
     planned, measured, budget = at_the_peak(name)
-    assert max(planned, measured) <= budget
+    assert measured <= planned <= budget
 
 
 def at_the_peak(name: str) -> tuple[int, int, int]:
@@ -61,7 +42,7 @@ def at_the_peak(name: str) -> tuple[int, int, int]:
     model, inputs = NETS[name]()
     stock = peak_bytes(model, *inputs)
     budget = (make_plan(model, inputs, 0.15).planned.peak + stock) // 2
-    plan = convert(model, inputs=inputs, budget=budget).plan
+    plan = compress(model, fit=budget, inputs=inputs).plan
     assert plan is not None
     assert plan.stock.peak == stock
     return plan.planned.peak, peak_bytes(model, *inputs), budget
@@ -77,45 +58,44 @@ def test_what_is_predicted_is_measured() -> None:
 def test_forward_is_that_of_the_model() -> None:
     model, inputs = text(2)
     before = model(*inputs)
-    convert(model, inputs=inputs, budget=0.2)
+    compress(model, fit=0.2, inputs=inputs)
     assert torch.equal(model(*inputs), before)
 
 
 def test_a_budget_that_the_model_is_within() -> None:
     model, inputs = text(1)
-    report = convert(model, inputs=inputs, budget="1GiB")
-    assert not report.converted
-    assert "forward" not in vars(model)
-    assert "needs no plan" in str(report)
-    assert "within the budget as it is" in str(report)
+    handle = compress(model, fit="1GiB", inputs=inputs)
+    assert handle.plan is not None
+    assert not handle.plan.needed
+    assert "needs no plan" in str(handle.plan)
 
 
 @pytest.mark.slow
 def test_a_plan_in_another_process(tmp_path: Path) -> None:
     """Gives the same gradient there, bit by bit."""
     model, inputs = text(1)
-    report = convert(model, inputs=inputs, budget=0.2)
-    assert report.plan is not None
-    report.plan.save(tmp_path / "plan.json")
+    handle = compress(model, fit=0.2, inputs=inputs)
+    assert handle.plan is not None
+    handle.plan.save(tmp_path / "plan.json")
     torch.save(gradient(model, inputs), tmp_path / "gradient.pt")
     code = (
-        "import sys, torch; from kernels import convert; from tests.kernels.planning.nets import gradient, text;"
-        " model, inputs = text(1); convert(model, plan=sys.argv[1] + '/plan.json');"
+        "import sys, torch; from kernels import compress; from tests.kernels.planning.nets import gradient, text;"
+        " model, inputs = text(1); compress(model, plan=sys.argv[1] + '/plan.json');"
         " same = map(torch.equal, gradient(model, inputs), torch.load(sys.argv[1] + '/gradient.pt'));"
         " sys.exit(not all(same))"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
-def test_a_plan_is_converted_by_at_once() -> None:
+def test_a_plan_is_taken_at_once() -> None:
     model, inputs = text(1)
     plan = make_plan(model, inputs, 0.2)
-    report = convert(model, plan=plan)
-    assert report.plan == plan
-    assert "as planned" in str(report)
+    handle = compress(model, plan=plan)
+    assert handle.plan == plan
+    assert "as planned" in str(handle)
     assert saved_bytes(model, *inputs).total == plan.planned.kept
     with pytest.raises(KernelError, match="plan must be of this model"):
-        convert(NETS["mlp"]()[0], plan=plan)
+        compress(NETS["mlp"]()[0], plan=plan)
 
 
 def test_modes_random_numbers_and_buffers_stay() -> None:
@@ -143,61 +123,31 @@ def test_a_model_that_stands_in() -> None:
     plan = make_plan(large, given, 0.2, stand_in=(model, inputs))
     assert "stands in" in plan.measured_on
     assert "stands in" in str(plan)
-    convert(model, plan=plan)
-
-
-class Sometimes(nn.Module):
-    """Runs a layer the first time alone, which is that with fake tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        x = self.first(x).sin()
-        return self.second(x).sin() if isinstance(x, FakeTensor) else x
-
-
-def test_a_model_that_saves_other_tensors_in_each_step() -> None:
-    with pytest.raises(KernelError, match="must save the same tensors in each step, got none at ': sin 2'"):
-        make_plan(Sometimes(), torch.randn(128, 64), 0.5)
+    compress(model, plan=plan)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": 0.2}, "inputs must be given with budget"),
-        ({"budget": 0.2, "method": "compress"}, "method must be left out with budget"),
-        ({"plan": "x.json", "method": "fewbit"}, "method must be left out with plan"),
-        ({"budget": 0.2, "plan": "x.json"}, "budget must be left out with plan"),
-        ({"budget": 0.2, "bits": 4}, "bits must be left out with budget"),
-        ({"plan": "x.json", "rounding": "nearest"}, "rounding must be left out with plan"),
-        ({"budget": 0.2, "include": "0"}, "include must be left out with budget"),
-        ({"budget": 0.2, "max_derivative_error": 0.1}, "max_derivative_error must be left out"),
-        ({"budget": 0.2, "accounting": "cuda"}, "accounting must be left out with budget"),
-        ({"budget": "10XB"}, "budget must be bytes"),
-        ({"loss": len}, "loss must go with inputs and a budget, a plan or method='compress', .* got another method"),
-        ({"method": "compress", "strict": True}, "strict must go with inputs .* got no inputs"),
-        ({"method": "compress", "strict": 1}, "strict must be True or False, got 1"),
-        ({"budget": 0.2, "loss": len}, "loss must go with inputs and a budget, .* got no inputs"),
-        ({"budget": 0.2, "loss": 3}, "loss must be a function"),
-        ({"budget": 0.2, "targets": torch.ones(2)}, "targets must go with loss"),
-        ({"plan": 3}, "plan must be a plan or the path of one"),
+        ({"fit": 0.2, "plan": "x.json"}, "fit must be left out with plan"),
+        ({"plan": "x.json", "rounding": "nearest"}, "bits and rounding must be left out with plan"),
+        ({"fit": 0.2, "inputs": torch.ones(4, 64, 32), "loss": 3}, "loss must be a function"),
+        ({"fit": 0.2, "inputs": torch.ones(4, 64, 32), "targets": torch.ones(2)}, "targets must go with loss"),
         ({"plan": "none.json"}, "plan must be a file that can be read"),
     ],
 )
 def test_arguments_that_do_not_go_together(arguments: dict[str, Any], message: str) -> None:
     model, _ = text(1)
     with pytest.raises(KernelError, match=message):
-        convert(model, **arguments)
+        compress(model, **arguments)
     assert "forward" not in vars(model)
 
 
 def test_stochastic_codes() -> None:
     model, inputs = text(1)
-    report = convert(model, inputs=inputs, budget=0.2, rounding="stochastic")
-    assert report.plan is not None
-    assert report.plan.rounding == "stochastic"
+    handle = compress(model, fit=0.2, inputs=inputs, rounding="stochastic")
+    assert handle.plan is not None
+    assert handle.plan.rounding == "stochastic"
     first, second = gradient(model, inputs), gradient(model, inputs)
     assert not all(map(torch.equal, first, second))
 
@@ -217,7 +167,6 @@ def test_samples_to_plan_by_and_samples_to_check_by() -> None:
 def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of sensitivities that say the opposite of what is."""
     model, inputs = text(2)
-    right = Gradients.error
     monkeypatch.setattr(
         "kernels.planning.task.sensitivities",
         lambda gradients, names, passes: {
@@ -226,9 +175,6 @@ def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pyt
     )
     plan = make_plan(model, inputs, 0.15)
     assert plan.errors.measured <= plan.uniform_error
-    trials = Trials()
-    gradients = Gradients(model, inputs, {}, None, trials)
-    assert right(gradients, {site.name: site.bits for site in plan.sites}) > 0
 
 
 def test_a_loss_with_labels_of_the_whole_batch() -> None:
@@ -249,11 +195,11 @@ def test_a_loss_with_targets() -> None:
         return torch.nn.functional.cross_entropy(output, target)
 
     without = make_plan(model, inputs, 0.2)
-    report = convert(model, inputs=inputs[0], budget=0.2, loss=loss, targets=labels)
+    handle = compress(model, fit=0.2, inputs=inputs[0], loss=loss, targets=labels)
     assert seen == {(128, 128), (2, 2)}
-    assert report.plan is not None
-    assert report.plan.stock.kept == without.stock.kept
-    assert report.plan.stock.peak != without.stock.peak
+    assert handle.plan is not None
+    assert handle.plan.stock.kept == without.stock.kept
+    assert handle.plan.stock.peak != without.stock.peak
 
 
 def test_gradients_that_are_no_numbers() -> None:
@@ -277,14 +223,6 @@ def test_a_plan_of_what_does_nothing_yet() -> None:
     assert all(site.bits is None or site.bits > 3 for site in plan.sites)
 
 
-def test_a_model_is_converted_once() -> None:
-    model, inputs = text(1)
-    plan = make_plan(model, inputs, 0.2)
-    convert(model, plan=plan)
-    with pytest.raises(KernelError, match="model must be converted once"):
-        convert(model, plan=plan)
-
-
 def test_a_part_of_a_storage_that_stays_whole() -> None:
     class Part(nn.Module):
         def __init__(self) -> None:
@@ -296,7 +234,6 @@ def test_a_part_of_a_storage_that_stays_whole() -> None:
             return h[:128].sin().cos()
 
     model, inputs = Part(), (torch.randn(1024, 64),)
-    report = convert(model, inputs=inputs, budget=0.9)
-    assert report.plan is not None
-    assert report.after is not None
-    assert report.after.total <= report.plan.planned.kept or not report.plan.needed
+    handle = compress(model, fit=0.9, inputs=inputs)
+    assert handle.plan is not None
+    assert saved_bytes(model, *inputs).total <= handle.plan.planned.kept or not handle.plan.needed

@@ -1,0 +1,102 @@
+"""Watches the errors of decoded tensors while a model trains by a plan: one tensor in each forward pass, in turn.
+
+In forward the exact tensor is there, so this takes next to no time, and the memory of a few pieces.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from math import lcm
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from kernels import private
+from kernels.compression.cut import Cut
+from kernels.engine.pieces import bytes_of
+from kernels.graph.codes import decode, encode, flat_of
+from kernels.methods.planned import in_model
+from kernels.planning.decoded import relative_error
+from kernels.planning.sensitivity import like_site
+from kernels.text import table
+
+TIMES = 2  # the planned error, above which a plan is no longer of this model
+PIECE, PIECES = 1 << 16, 8  # elements of a piece, nearly, and how many pieces of a tensor are read
+
+
+class Watch:
+    """The relative errors of decoded tensors, by site, when each was seen last; `str(watch)` is a table.
+
+    Attributes
+    ----------
+    planned
+        The errors that the plan goes by.
+    seen
+        ||x' - x|| / ||x|| of up to 8 pieces of the tensor.
+    module
+        Its `name` is that of the captured module that runs in this thread: modules share graphs.
+    """
+
+    def __init__(self, planned: Mapping[str, float]) -> None:
+        self.planned, self.seen, self.module = planned, dict[str, float](), threading.local()
+        self._turn, self._left, self._ended, self._warned = 0, 0, True, False
+
+    def put(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
+        """Let two graphs, into which codes are written, tell of what they encode, and that backward decodes."""
+        for made in forward.graph.find_nodes(op="call_function", target=encode):
+            if made.args[0] in cut.sites:
+                made.target = self._encoding(cut.sites[made.args[0]])
+
+        def decoding(*given: Any) -> Tensor:
+            self._ended = True
+            return decode(*given)
+
+        for made in backward.graph.find_nodes(op="call_function", target=decode):
+            made.target = decoding
+
+    def _encoding(self, site: str) -> Callable[..., Any]:
+        def encoding(x: Tensor, order: Sequence[int], group: int, *others: Any) -> Any:
+            code = encode(x, order, group, *others)
+            if self._is_due():
+                self._see(in_model(self.module.name, site), x, order, group, others[2], code)
+            return code
+
+        return encoding
+
+    def _is_due(self) -> bool:
+        """Whether the tensor that is encoded now has its turn; after the last tensor of a pass comes the first."""
+        if private.current_graph_task_id() != -1:
+            return False  # in backward, where a checkpoint runs forward again
+        if self._ended:
+            self._turn = 1 if self._left > 0 else self._turn + 1
+            self._left, self._ended = self._turn, False
+        self._left -= 1
+        return self._left == 0
+
+    def _see(self, site: str, x: Tensor, order: Sequence[int], group: int, of_roots: bool, code: Any) -> None:
+        if site not in self.planned or private.is_fake(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return  # it has no numbers, or they must not be waited for
+        length = max(PIECE // lcm(group, 8), 1) * lcm(group, 8)
+        last = max(x.numel() - 1, 0) // length
+        starts = sorted({last * part // (PIECES - 1) * length for part in range(PIECES)})
+        places = [slice(start, min(start + length, x.numel())) for start in starts]
+        planes = torch.cat([code[0][:, bytes_of(place)] for place in places], 1)
+        ends = (torch.cat([end[p.start // group : -(-p.stop // group)] for p in places]) for end in code[1:3])
+        exact = torch.cat([flat_of(x, order)[place] for place in places])
+        error = relative_error(decode(planes, *ends, exact.shape, (0,), group, x.dtype, of_roots), exact)
+        self.seen[site] = error
+        if error > TIMES * self.planned[site] and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"decoded tensors must err by at most {TIMES} times what is planned, {self.planned[site]:.2g}, got"
+                f" {error:.2g} at {site!r}: its numbers are others than when the plan was made; plan again, by"
+                " handle.remove() and compress(model, fit=..., inputs=...)",
+                stacklevel=2,
+            )
+
+    def __str__(self) -> str:
+        by_error = sorted(self.seen, key=self.seen.__getitem__)
+        worst = {like_site(site): site for site in by_error}  # of tensors that are alike, the last
+        rows = [(kind, f"{self.seen[site]:.2%}", f"{self.planned[site]:.2%}") for kind, site in worst.items()]
+        return "\n".join(table([("decoded tensor, relative error", "seen last", "planned"), *rows]))
