@@ -58,8 +58,7 @@ def options(
     if not loaded.compiled:
         raise KernelError(
             "plan must be of a compiled model, got one for eager mode, which saves other tensors; make one by"
-            " make_plan(model, inputs, budget, compiled=True), or give this one to"
-            f" {'compress' if loaded.captured else 'convert'}(model, plan=...)"
+            " make_plan(model, inputs, budget, compiled=True), or give this one to compress(model, plan=...)"
         )
     method = loaded.method
     return _options(PlannedParts(method.bits, method.rounding, method.at_site), loaded.modules)
