@@ -11,7 +11,7 @@ PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
 # Bytecode is kept, whatever the environment says: else each process of each run rewrites all tests anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
-.PHONY: help demo test test-rest test-all programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
+.PHONY: help demo test test-rest test-all lint format coefficients kernels check gallery docs benchmarks gpu training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,9 +32,6 @@ test-rest: $(VENV)/ready-test ## run the tests that make test leaves out
 
 test-all: $(VENV)/ready-test ## run all tests, half an hour
 	@$(PYTEST) $(ARGS)
-
-programs: $(VENV)/ready-test ## compare nested forward AD with plain autograd on 10000 random programs
-	@$(PY) -m pytest -q tests/kernels/forward_ad/test_programs.py --programs 10000
 
 lint: $(VENV)/ready-lint ## check format, style and types
 	@$(PY) -m ruff format --check .
@@ -76,7 +73,7 @@ gpu: ## on a GPU: tests, speed, memory, models, for all tables; some of it: STEP
 
 training: $(VENV)/ready-test ## train with every method, compare with stock, write docs/training.md
 	@$(PY) -m benchmarks.run training
-	@$(PY) -m benchmarks.training --report
+	@$(PY) -m benchmarks.report
 
 clean: ## remove what make made: .venv and those for other PyTorchs, caches, builds, the demo's picture
 	rm -rf .venv .venv-torch-* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png

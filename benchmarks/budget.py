@@ -32,7 +32,7 @@ from benchmarks.options import names, output, torch_threads
 from benchmarks.options import runs as runs_of
 from benchmarks.pages import place, read, spread, table
 from benchmarks.rows import RESULTS, Row, described_rows, record, summary
-from kernels import KernelError, convert
+from kernels import KernelError, compress
 from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 from kernels.memory.saved import size
@@ -47,7 +47,7 @@ PROG, CPU = "budget", torch.device("cpu")
 SHARE = 4  # the peak as it is, over the budget
 BELOW = 0.8  # of the peak with each block checkpointed: another budget, of DRAWN
 STOCK, CHECKPOINT, PLAN, LOWER = "stock", "checkpoint", "plan", "plan below checkpoint"
-FAST, UNIFORM_BITS = "plan for time", ("8 bits", "4 bits", "2 bits")
+FAST = "plan for time"
 BUDGET, UNIFORM = "budget", "uniform"
 KEPT, PEAK, ERROR, BITS, SECONDS = "B kept", "B at the peak", "relative error", "bits", "s to plan"
 AGAIN, WORK = "blocks computed again", "ratio of products"
@@ -110,7 +110,7 @@ def _step(name: str, way: str, plan: Plan | None) -> Callable[[], object]:
     torch.manual_seed(0)
     model, args, kwargs = zoo.build(name)
     if plan is not None:
-        convert(model, plan=plan)
+        compress(model, plan=plan)
     elif way == CHECKPOINT:
         checkpoint_each(blocks(model))
     return lambda: loss(model(*args, **kwargs)).backward()
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = output(options.out)
     fronts: dict[str, Front] = {}
     with torch_threads(1):
-        rows = described_rows(measured(models, runs, QUICK_COUNT if options.quick else COUNT, fronts), described)
+        rows = described_rows(measured(models, runs, QUICK_COUNT if options.quick else COUNT, fronts), described, out)
         record([(PROG, rows)], out, options.quick, partial=options.models is not None)
     if DRAWN in fronts and not (out or options.quick):
         fronts[DRAWN].plot(RESULTS / origin(CPU)["device"] / PICTURE)
@@ -161,12 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def section() -> str:
-    """A table of the models, and the picture of one front, for README: of the first device that has rows of all."""
+    """A table of the models, and the picture of one front, for docs/budget.md: of the first device that has rows of all."""
     for device, rows in read(PROG).items():
         if {row["what"] for row in rows} < set(NAMED):
             continue
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
-        picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](benchmarks/results/{device}/{PICTURE})"
+        picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](../benchmarks/results/{device}/{PICTURE})"
         cells = (_cells(name, row_of) for name in NAMED)
         return "\n".join([*table(HEAD, cells), "", _note(rows), "", _fast(row_of), "", _lower(row_of), "", picture, ""])
     return "No rows yet.\n"
@@ -184,24 +184,6 @@ def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> lis
     row = row_of[name, STOCK, PEAK]
     title = f"{NAMED[name]}, {row['size']['batch']} × {row['size']['length']}, {row['dtype']}"
     return [title, *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
-
-
-def peaks_section() -> str:
-    """The peaks of a step by the same bits everywhere, of the first device that has rows."""
-    for rows in read(PROG, STEP).values():
-        peaks = {(row["what"], row["implementation"]): row for row in rows if row["unit"] == PEAK}
-        cells = []
-        for name in (name for name in NAMED if (name, STOCK) in peaks):
-            stock = peaks[name, STOCK]
-            less = (f"{stock['median'] / peaks[name, way]['median']:.1f}×" for way in (CHECKPOINT, *UNIFORM_BITS))
-            cells.append([f"{name}, {stock['dtype']}", size(int(stock["median"])), *less])
-        head = ["peak of a step", "as it is", "each block checkpointed", *UNIFORM_BITS]
-        note = (
-            "Most bytes alive during forward and backward over what is there before, gradients among it, as a CPU runs"
-            " the models; and how many times less."
-        )
-        return "\n".join([*table(head, cells), "", note]) + "\n"
-    return "No rows yet.\n"
 
 
 def _fast(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:

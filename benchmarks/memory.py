@@ -11,7 +11,7 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("memory", lambda: parsers.memory(__doc__).parse_args())
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,32 +23,28 @@ import kernels
 from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.options import output
 from benchmarks.rows import Row, record, summary
-from kernels import KernelError, convert, saved_bytes
+from kernels import KernelError, compress, saved_bytes
 from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 
 MODELS = parsers.MODELS
-CONVERSIONS: dict[str, dict[str, Any]] = {
-    "invact": {"method": "invact"},
-    "fewbit, 3 bits": {"method": "fewbit", "bits": 3},
-    "auto": {"method": "auto"},
-    "auto, error 0.05": {"method": "auto", "max_derivative_error": 0.05},
-}
-COMPRESSED = {f"compress, {bits} bits": {"method": "compress", "bits": bits} for bits in (8, 4, 2)}
-HALVED = "kept for backward in bfloat16"
+STOCK = "as it is"
+COMPRESSED: dict[str, dict[str, Any]] = {"exact": {}, **{f"{bits} bits": {"bits": bits} for bits in (8, 4, 2)}}
+POLICIES: dict[str, dict[str, Any]] = {name: {"policy": name} for name in ("invact", "fewbit-3")}
+KEPT, HALVED = "kept for backward", "kept for backward in bfloat16"
 WIDTH, ROWS = 64, 128  # of the input; the hidden tensor is four times as wide
 
 
 def models() -> list[Row]:
-    """Rows of each model, stock and converted in several ways: in its usual dtype, and in bfloat16."""
+    """Rows of each model, as it is and by `compress`: in its usual dtype, and in bfloat16."""
     rows = []
     for name in tqdm(MODELS, disable=not sys.stderr.isatty()):
-        rows += _model(name, "kept for backward", None, {**CONVERSIONS, **COMPRESSED})
+        rows += _model(name, KEPT, None, {**COMPRESSED, **POLICIES})
         rows += _model(name, HALVED, torch.bfloat16, COMPRESSED)
     return rows
 
 
-def _model(name: str, what: str, dtype: torch.dtype | None, conversions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def _model(name: str, what: str, dtype: torch.dtype | None, ways: dict[str, dict[str, Any]]) -> list[Row]:
     with FakeTensorMode():
         model, args, kwargs = zoo.build(name, dtype=dtype)
     named = dtype_name(next(model.parameters()).dtype)
@@ -57,12 +53,11 @@ def _model(name: str, what: str, dtype: torch.dtype | None, conversions: Mapping
         total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
         return Row(what, way, name, {}, named, "B", **summary([float(total)]))
 
-    rows = [kept("as it is")]
-    for way, options in conversions.items():
-        inputs = {"inputs": kwargs or args} if options["method"] == "auto" else {}
-        report = convert(model, **options, **inputs)
+    rows = [kept(STOCK)]
+    for way, options in ways.items():
+        handle = compress(model, **options)
         rows.append(kept(way))
-        report.revert()
+        handle.remove()
     return rows
 
 

@@ -16,9 +16,8 @@ COMPRESSION_WHATS, COMPRESSION_RUNS = ("bytes", "times"), 9
 COMPRESSION_WAYS = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
-    *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
-    *(f"{way} {bits} bits" for way, widths in (("checkpoint", (8, 4)), ("compress", (8, 4, 2))) for bits in widths),
-    *("compress exact", "compress graph 8 bits", "compress graph 4 bits"),
+    *("compiled with fp8", *(f"hook {bits} bits" for bits in (8, 4, 2))),
+    *("compress exact", *(f"compress {bits} bits" for bits in (8, 4, 2))),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
@@ -36,7 +35,7 @@ ACTIVATION_VARIANTS = (
     *("actnn-4", "actnn-2", "actnn-1", "recompute"),
 )
 CODED_VARIANTS = (
-    "compiled",
+    *("compiled", "exact"),
     *(f"{method}-{bits}" for method in ("hook", "coded", "compress", "stochastic") for bits in (8, 4, 3, 2)),
     *("plan-3", "plan-5", "plan-8", "plan-12"),
     *("compiled-plan-3", "compiled-plan-5", "compiled-plan-8", "compiled-plan-12"),
@@ -98,7 +97,6 @@ def compression(doc: str | None) -> command.Parser:
     parser = of_kinds("compression", doc, COMPRESSION_WHATS, str(COMPRESSION_RUNS))
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--ways", metavar="W,...", help="default: all")
-    parser.add_argument("--without", metavar="W,...", help="ways to leave out, as their tests fail")
     parser.add_argument("--dtypes", metavar="D,...", help="default: both; of times float32, on a GPU bfloat16")
     return parser
 
@@ -149,14 +147,10 @@ def training(doc: str | None) -> command.Parser:
     parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
     parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
     parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
-    parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
     parser.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
     parser.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
     parser.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
     parser.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
     parser.add_argument("--fresh", action="store_true", help="train again what there are rows of")
-    parser.add_argument(
-        "--report", action="store_true", help="train nothing; put the stored rows into docs/training.md"
-    )
     return parser

@@ -9,20 +9,21 @@ from coefficients import command
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("report", lambda: parsers.plain("report", __doc__).parse_args())
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import budget
 from benchmarks.accuracy import page as accuracy
-from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.compression import page as compression
-from benchmarks.gpu import models_page, notes
+from benchmarks.gpu import models_page
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
-from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
+from benchmarks.memory import ACTS, COMPRESSED, HALVED, KEPT, MODELS, MODES, POLICIES, STOCK
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.rivals import page as rivals
+from benchmarks.training import page as training
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
 from coefficients import load
@@ -34,7 +35,7 @@ from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.from_output import FromOutput
 
 ROOT = Path(__file__).parents[1]
-
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 INVACT_FILES = ("bfloat16-published", "bfloat16", "bfloat16-2bit", "float16", "float16-2bit", "float32")
 
@@ -80,56 +81,37 @@ def _memory() -> dict[tuple[str, str, str], float]:
     return {(row["what"], row["implementation"], row["mode"]): float(row["median"]) for row in of_any("memory")}
 
 
-def models_section() -> str:
-    """Bytes that models save for backward, stock and converted."""
-    kept = _memory()
-    lines = []
-    for model in MODELS:
-        whole = kept["kept for backward", "as it is", model]
-        less = (1 - kept["kept for backward", way, model] / whole for way in CONVERSIONS)
-        cells = (f"{100 * abs(saving):.1f} % {'less' if saving >= 0 else 'more'}" for saving in less)
-        published = f"{INVACT_SAVINGS[model]} %" if model in INVACT_SAVINGS else ""
-        lines.append([model, size(whole), *cells, published])
-    return "\n".join(table(["", "as it is", *CONVERSIONS, "published, InvAct"], lines)) + "\n"
-
-
 NAMED = {"bert": "BERT", "gpt2": "GPT-2", "vit": "ViT", "llama": "Llama 2 (7B)", "efficientnet-b0": "EfficientNet-B0"}
 NAMED |= {"resnet50": "ResNet-50"}
+BRIEF = {"exact": "`compress(model)`", "invact": '`policy="invact"`', "4 bits": "`bits=4`"}
 
 
 def savings_section() -> str:
-    """Bytes that well-known models save for backward, by `convert` with inputs and by `compress` to 4 bits."""
-    kept_by = _memory()
-    cells = []
+    """Bytes that well-known models save for backward, and by `compress`."""
+    kept, cells = _memory(), []
     for model, name in NAMED.items():
-        whole = kept_by["kept for backward", "as it is", model]
-        kept = (kept_by["kept for backward", way, model] for way in ("auto", "compress, 4 bits"))
-        cells.append([name, size(whole), *(f"{size(count)}, {_share(1 - count / whole)} less" for count in kept)])
-    head = ["", "as it is", "`convert`: activations", "`compress`: every tensor, 4 bits"]
+        whole, counts = kept[KEPT, STOCK, model], [kept[KEPT, way, model] for way in BRIEF]
+        cells.append([name, size(whole), *(f"{size(count)}, {_less(count, whole)} less" for count in counts)])
     note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
-    return "\n".join([*table(head, cells), "", note]) + "\n"
+    return "\n".join([*table(["", STOCK, *BRIEF.values()], cells), "", note]) + "\n"
 
 
-def compress_section() -> str:
-    """Bytes that models save for backward with compress, in bfloat16 and float32."""
-    kept_by, lines = _memory(), []
+def models_section() -> str:
+    """Bytes that models save for backward, and how much less by `compress`, in float32 and bfloat16."""
+    kept, cells = _memory(), []
     for model in MODELS:
-        cells = [model]
-        for what in (HALVED, "kept for backward"):
-            whole = kept_by[what, "as it is", model]
-            cells += [size(whole), *(f"{whole / kept_by[what, way, model]:.1f}×" for way in COMPRESSED)]
-        lines.append(cells)
-    bits = [way.partition(", ")[2] for way in COMPRESSED]
-    head = ["", "bfloat16", *bits, "float32", *bits]
-    note = (
-        "Kept for backward as CUDA keeps it, without weights and inputs, as it is; and how many times less by compress."
-        " llama: bfloat16 both times."
-    )
-    return "\n".join([*table(head, lines), "", note]) + "\n"
+        for what, dtype in ((KEPT, "" if model == "llama" else "float32"), (HALVED, "bfloat16")):
+            whole = kept[what, STOCK, model]
+            counts = (kept.get((what, way, model)) for way in (*COMPRESSED, *POLICIES))
+            shares = ("–" if count is None else _less(count, whole) for count in counts)
+            cells += [[f"{model}, {dtype}", size(whole), *shares]] if dtype else []
+    note = "Bytes without weights and inputs, as it is, and how much less by `compress`; llama's weights are in bfloat16."
+    return "\n".join([*table(["", STOCK, *COMPRESSED, *POLICIES], cells), "", note]) + "\n"
 
 
-def _share(part: float) -> str:
-    """A share in percent, with one decimal below 1 %."""
+def _less(count: float, whole: float) -> str:
+    """By how many percent a count is less, with one decimal below 1 %."""
+    part = 1 - count / whole
     return f"{100 * part:.{0 if part >= 0.01 else 1}f} %"
 
 
@@ -143,45 +125,35 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-# By page: the name of each section, and the function that makes it.
-PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {
-        "gpu-models": models_page.readme,
-        "budget": budget.section,
-        "compression": compression.readme,
-        "savings": savings_section,
-        "rivals": rivals.section,
-        "gpu-note": notes.readme,
-    },
-    "docs/invact.md": {"invact": invact_section},
-    "docs/kernels.md": {"kernel-times": kernel_times.section},
-    "docs/performance.md": {
-        "gpu-note": notes.performance,
-        "kernels": kernels_section,
-        "rivals": rivals.every_section,
-        "gpu-speed": gpu.speed_section,
-    },
-    "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
-    "docs/memory.md": {"models": models_section, "mlp": mlp_section},
-    "docs/compress.md": {"gpu-models": models_page.section},
-    "docs/eager.md": {"compress": compress_section, "peaks": budget.peaks_section},
-    "docs/compression.md": {"compression": compression.section, "gpu-note": notes.compression},
+# By the names of their markers: the function that makes each section.
+SECTIONS: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy.section,
+    "budget": budget.section,
+    "compression": compression.section,
+    "gpu-models": models_page.section,
+    "gpu-speed": gpu.speed_section,
+    "invact": invact_section,
+    "kernel-times": kernel_times.section,
+    "kernels": kernels_section,
+    "mlp": mlp_section,
+    "models": models_section,
+    "rivals": rivals.section,
+    "savings": savings_section,
+    "training": training.section,
+    "coded": training.coded_section,
 }
+BRIEFLY = {"gpu-models": models_page.readme}  # in README
+MARKED = re.compile(r"(?<=^<!-- )([\w-]+)(:begin -->\n).*?(?=^<!-- \1:end -->$)", re.MULTILINE | re.DOTALL)
 
 
-def rendered(page: str) -> str:
+def rendered(page: Path) -> str:
     """The text of a page, with its sections made from the committed rows and the shipped files."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for name, make in PAGES[page].items():
-        text = _put(text, name, make())
-    return text
+    makers = {**SECTIONS, **(BRIEFLY if page == ROOT / "README.md" else {})}
 
+    def section(match: re.Match[str]) -> str:
+        return f"{match[1]}{match[2]}{makers[match[1]]()}"
 
-def _put(readme: str, name: str, text: str) -> str:
-    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
-    before, rest = readme.split(begin)
-    _, after = rest.split(end)
-    return f"{before}{begin}{text}{end}{after}"
+    return MARKED.sub(section, page.read_text(encoding="utf-8"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsers.plain("report", __doc__).parse_args(arguments)
     texts = {page: rendered(page) for page in PAGES}
     for page, text in texts.items():
-        write_text(ROOT / page, text)
+        write_text(page, text)
     return command.GOOD
 
 

@@ -30,6 +30,9 @@ NAMES = {
     "python_dispatch": "torch.utils._python_dispatch",
     "mode_stack": "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     "push_mode": "torch.utils._python_dispatch._push_mode",
+    "function_mode_stack": "torch.overrides._get_current_function_mode_stack",
+    "push_function_mode": "torch.overrides._push_mode",
+    "pop_function_mode": "torch.overrides._pop_mode",
     "pop_mode": "torch.utils._python_dispatch._pop_mode",
     "FakeTensor": "torch._subclasses.FakeTensor",
     "FakeTensorMode": "torch._subclasses.FakeTensorMode",
@@ -38,20 +41,10 @@ NAMES = {
     "unset_fake_temporarily": "torch._subclasses.fake_tensor.unset_fake_temporarily",
     "detect_fake_mode": "torch._guards.detect_fake_mode",
     "OpOverload": "torch._ops.OpOverload",
-    "OpOverloadPacket": "torch._ops.OpOverloadPacket",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
-    "get_tracing_state": "torch._C._get_tracing_state",
     "TracingContext": "torch._guards.TracingContext",
     "current_graph_task_id": "torch._C._current_graph_task_id",
-    "DisableTorchFunction": "torch._C.DisableTorchFunction",
-    "EnableTorchFunction": "torch._C._EnableTorchFunction",
-    "top_saved_tensors_default_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
-    "preserve_version_counter": "torch.autograd.grad_mode._unsafe_preserve_version_counter",
-    "BackwardCFunction": "torch.autograd.function.BackwardCFunction",
-    "enter_autocast": "torch.amp.autocast_mode._enter_autocast",
-    "exit_autocast": "torch.amp.autocast_mode._exit_autocast",
-    "batch_norm_impl_index": "torch._batch_norm_impl_index",
     # torch.compile.
     "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
@@ -203,6 +196,31 @@ def without_dispatch_modes() -> Iterator[list[Any]]:
 def in_dispatch_mode() -> bool:
     """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
     return bool(torch._C._len_torch_dispatch_stack())
+
+
+@contextmanager
+def without_function_modes() -> Iterator[list[Any]]:
+    """Leaves all torch function modes while it is entered; gives them, the outermost first."""
+    modes = _private("function_mode_stack")()
+    for _ in modes:
+        _private("pop_function_mode")()
+    try:
+        yield modes
+    finally:
+        for mode in modes:
+            _private("push_function_mode")(mode)
+
+
+@contextmanager
+def within_function_modes(modes: Sequence[Any]) -> Iterator[None]:
+    """Enters modes that `without_function_modes` gave."""
+    for mode in modes:
+        _private("push_function_mode")(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _private("pop_function_mode")()
 
 
 def fakes_are_made() -> bool:

@@ -50,7 +50,6 @@ STOCK: dict[str, Callable[..., Any]] = {
 }
 # Compiled code within torch.func sees since torch 2.15 that a tensor requires a gradient; before, none seemed to.
 _GRADIENTS_SHOW = private.release() >= (2, 15)
-SAVES_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward
 
 
 def stock_runs(*inputs: Tensor) -> bool:

@@ -24,7 +24,7 @@ BAD = {
     "fitting.invact": ("--fn gelu --dtype int8", "invact: dtype must be one of bfloat16, float16, float32, got 'int8'"),
     "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
     "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
-    "kernels.memory": ("--model mlp --method fewbit --bits 9", "memory: bits must be a whole number from 1 to 8 for"),
+    "kernels.memory": ("--model mlp --bits 9", "memory: bits must be a whole number from 2 to 8, got '9'"),
     "kernels.record": (
         "models --out x",
         "record: model must be module:function that gives model and inputs, got 'models'",
@@ -165,7 +165,7 @@ def test_pictures_need_no_screen(tmp_path: Path) -> None:
     for words in (
         ["fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],
         ["fitting.invact", "--fn", "relu", "--dtype", "float32", "--out", "-"],
-        ["kernels.memory", "--model", "mlp", "--method", "fewbit"],
+        ["kernels.memory", "--model", "mlp", "--policy", "exact"],
     ):
         picture = tmp_path / f"{words[0]}.png"
         environment = {

@@ -100,9 +100,9 @@ def test_snippets_run(body: str, folder: Path, strict_forks: Forks) -> None:
     assert out
 
 
-@pytest.mark.parametrize("page", MEASURED)
-def test_pages_say_what_was_measured(page: str) -> None:
-    assert rendered(page) == (ROOT / page).read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", MEASURED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_say_what_was_measured(page: Path) -> None:
+    assert rendered(page) == page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

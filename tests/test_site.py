@@ -134,14 +134,14 @@ def test_what_is_public_is_in_the_reference_with_its_words(pages, site):
     import coefficients
     import fitting.activations
     import kernels
-    import kernels.approx_backprop
-    import kernels.forward_ad
+    import kernels.compression
+    import kernels.planning
     from fitting.activations import Activation
     from fitting.fewbit import solve as fewbit
     from fitting.invact import solve as invact
 
     names = set().union(*(page.names for path, page in pages.items() if path.parent == site / "api"))
-    packages = (coefficients, fitting.activations, kernels, kernels.approx_backprop, kernels.forward_ad)
+    packages = (coefficients, fitting.activations, kernels, kernels.compression, kernels.planning)
     public = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
     public |= {f"{module.__name__}.fit": module.fit for module in (fewbit, invact)}
     public["fitting.activations.Activation.df"] = Activation.df

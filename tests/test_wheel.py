@@ -126,7 +126,7 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
     with tarfile.open(built / f"{STEM}.tar.gz") as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {*source_files(), "pyproject.toml", "LICENSE", "README.md", "Makefile", "constraints.txt"} <= names
-    assert {"tests/conftest.py", "tests/test_wheel.py", "docs/convert.md"} <= names
+    assert {"tests/conftest.py", "tests/test_wheel.py", "docs/compress.md"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
 
 
@@ -141,7 +141,7 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
         ("codegen list", "forward-ad, fewbit, invact", ()),
         ("codegen emit --fn silu", "def forward_kernel(", ()),
         ("codegen emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
-        ("kernels.memory --model mlp --method fewbit", "| fewbit, 3 bits | 76.0 MiB | 40.62% | 1 of 1 |", ()),
+        ("kernels.memory --model mlp --policy fewbit-3", "| fewbit-3 | 76.0 MiB | 40.62% |", ()),
         (
             "fitting.fewbit --fn relu --bits 1 --root coefficients/data",
             "coefficients/data/relu/fewbit-1bit.v1.json\n",
@@ -175,7 +175,7 @@ def test_nothing_is_emitted_into_the_environment(installed: Installed, tmp_path:
 # In Python.
 
 
-def test_models_are_converted_and_emitted_modules_run(installed: Installed, tmp_path: Path) -> None:
+def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp_path: Path) -> None:
     installed.run(tmp_path, "-m", "codegen", "emit", "--fn", "silu", "--target", "torch", "--out", "silu.py")
     code = """
         import torch
@@ -185,9 +185,10 @@ def test_models_are_converted_and_emitted_modules_run(installed: Installed, tmp_
         x = torch.linspace(-8, 8, 101)
         torch.testing.assert_close(silu.forward_pass(x)[0], torch.nn.functional.silu(x))
         model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
-        report = kernels.convert(model, inputs=torch.randn(4, 8))
-        model(torch.randn(4, 8)).sum().backward()
-        assert type(model[1]) is kernels.GELU and report.after.total < report.before.total
+        handle = kernels.compress(model, bits=8)
+        model(torch.randn(64, 8)).sum().backward()
+        (graph,) = handle.report.graphs
+        assert graph.after < graph.before / 3
         print(coefficients.load("gelu", "fewbit-3bit")["version"])
         """
     done = installed.run(tmp_path, "-c", f"import sys; sys.path.insert(0, '')\n{textwrap.dedent(code)}")
@@ -202,13 +203,13 @@ def test_models_are_converted_and_emitted_modules_run(installed: Installed, tmp_
 def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(installed: Installed, tmp_path: Path) -> None:
     code = """
         import torch
-        from kernels import convert
+        from kernels import compress
         from transformers import LlamaConfig, LlamaForCausalLM
         torch.manual_seed(0)
         sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
         model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
         words = torch.arange(16).reshape(2, 8)
-        print(len(convert(model, inputs={"input_ids": words, "labels": words}).converted))
+        handle = compress(model, bits=8)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         losses = []
         for _ in range(5):
@@ -216,7 +217,8 @@ def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(instal
             losses[-1].backward()
             optimizer.step()
             optimizer.zero_grad()
-        print(bool(losses[-1] < losses[0]), tuple(model.generate(words[:1], min_new_tokens=4, max_new_tokens=4).shape))
+        made = model.generate(words[:1], min_new_tokens=4, max_new_tokens=4)
+        print(len(handle.stock), bool(losses[-1] < losses[0]), tuple(made.shape))
         try:
             model.use_kernels = True
         except ValueError as error:
@@ -224,8 +226,8 @@ def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(instal
         """
     done = installed.run(tmp_path, "-W", "default", "-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
-    converted, trained, refused = done.stdout.splitlines()
-    assert (converted, trained) == ("2", "True (1, 12)")
+    trained, refused = done.stdout.splitlines()
+    assert trained == "0 True (1, 12)"
     assert refused.startswith("Kernels are not available.")
 
 

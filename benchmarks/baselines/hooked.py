@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -10,49 +9,50 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernels.compression import codes
-from kernels.compression.layout import DEFAULT_GROUP
-from kernels.eager.tensors import ViewGeometry, flat, key_of
+from kernels.engine import dense
 from kernels.methods.every_tensor import SMALLEST
+
+GROUP = 64  # neighbours in memory that share a minimum and a step
 
 
 class EncodedStorage:
-    """A storage that fills groups, in few bits, shared by every node that saves it."""
+    """A storage in few bits, shared by every node that saves it."""
 
     def __init__(self, flat: Tensor, bits: int) -> None:
-        self.bits, self.dtype = bits, flat.dtype
+        self.count, self.dtype = flat.numel(), flat.dtype
         self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
-        self.codes = codes.encode(flat.view(-1, DEFAULT_GROUP), bits)
+        self.codes = dense.encode(flat, None, GROUP, bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
-        return codes.decode(self.codes, self.bits, self.dtype).flatten()
+        return dense.decode(*self.codes, GROUP, self.count, self.dtype)
+
+
+Saved = Tensor | tuple[EncodedStorage, tuple[Any, ...]]  # the geometry: size, strides and offset
 
 
 @contextmanager
 def saving_codes(module: nn.Module, bits: int) -> Iterator[None]:
     """A context in which autograd saves codes of floating-point tensors other than weights of `module`.
 
-    Groups are laid out as in compiled code. Whole are tensors that do not fill groups, and small parts of a storage:
-    a code of all of it would be too large.
+    Whole are small tensors, and small parts of a storage: a code of all of it would be too large.
     """
     weights = {weight.untyped_storage()._cdata for weight in module.parameters()}
     known: WeakValueDictionary[tuple[Any, ...], EncodedStorage] = WeakValueDictionary()
 
-    def pack(x: Tensor) -> Tensor | tuple[EncodedStorage, ViewGeometry]:
+    def pack(x: Tensor) -> Saved:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
-        few = prod(x.shape) < max(SMALLEST, size // 2)
-        fits = size % DEFAULT_GROUP == 0 and x.is_floating_point() and not few
-        if not fits or storage._cdata in weights:
+        few = x.numel() < max(SMALLEST, size // 2)
+        if few or not x.is_floating_point() or storage._cdata in weights:
             return x
-        key = key_of(x)
+        key = storage._cdata, x._version, x.dtype
         encoded = known.get(key)
         if encoded is None:
-            encoded = known[key] = EncodedStorage(flat(x), bits)
-        return encoded, ViewGeometry.of(x)
+            encoded = known[key] = EncodedStorage(x.detach().as_strided((size,), (1,), 0), bits)
+        return encoded, (x.size(), x.stride(), x.storage_offset())
 
-    def unpack(saved: Tensor | tuple[EncodedStorage, ViewGeometry]) -> Tensor:
+    def unpack(saved: Saved) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         encoded, geometry = saved

@@ -3,10 +3,9 @@
 Stacks of blocks are trained for a step by each way: eager; compiled; with each block checkpointed, eager and compiled;
 compiled with `ban_recompute_materialized_backward = False` ("the flag"), with an `activation_memory_budget`, and with
 PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
-eager, converted by approximate backprop; and ours: eager, converted by compress, with checkpointed blocks or without;
-captured by `kernels.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
+and ours: `kernels.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
 for as many bytes. Rows, as JSON lines, in benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all;
---quick writes to --out only. With --models, --ways, --without or --dtypes, rows of the others stay as they are, and
+--quick writes to --out only. With --models, --ways or --dtypes, rows of the others stay as they are, and
 those of ways that fail.
 what: the network; implementation: the way. Kinds of rows, by mode:
 
@@ -150,9 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = output(options.out)
     models = names("models", options.models, tuple(NORMAL)) if options.models or not options.quick else QUICK_MODELS
     ways = names("ways", options.ways, parsers.COMPRESSION_WAYS) if options.ways or not options.quick else QUICK_WAYS
-    if options.without:
-        left_out = names("without", options.without, parsers.COMPRESSION_WAYS)
-        ways = [way for way in ways if way not in left_out]
     if "times" in kinds and not {EAGER, COMPILED} & set(ways):
         raise command.Misuse(f"ways must have {EAGER} or {COMPILED}, to which times are compared, got {options.ways!r}")
     dtypes = names("dtypes", options.dtypes, ("float32", "bfloat16"))
@@ -168,10 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "bytes": lambda: bench.bytes(models, dtypes),
             "times": lambda: bench.times(models, timed, repeats),
         }
-        files = ((f"{PROG}-{kind}", described_rows(measures[kind](), described)) for kind in kinds)
-        record(
-            files, out, options.quick, partial=bool(options.models or options.ways or options.without or options.dtypes)
-        )
+        so_far = out if len(kinds) == 1 else None
+        files = ((f"{PROG}-{kind}", described_rows(measures[kind](), described, so_far)) for kind in kinds)
+        record(files, out, options.quick, partial=bool(options.models or options.ways or options.dtypes))
     return command.GOOD if not bench.failed else command.BAD
 
 

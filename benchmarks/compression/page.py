@@ -1,57 +1,13 @@
-"""The sections of README and `docs/compression.md` that are made from the rows of `benchmarks.compression`."""
+"""The tables of `docs/compression.md` that are made from the rows of `benchmarks.compression`."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOINT, EAGER, OURS
+from benchmarks.compression.ways import COMPILED, EAGER, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
 from benchmarks.parsers import COMPRESSION_WAYS
 
-ROUNDING = 1e-5  # errors below come from another order of sums in float32
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
-PLANNED = "planned 4 bits"
-BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", PLANNED)
-TIMED = "coded 4 bits"  # a device is shown if this was timed there
-
-
-def readme() -> str:
-    """Peak, time and error of a few ways, in the dtype timed first, for each device on which TIMED was; GPUs first."""
-    lines: list[str] = []
-    times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
-    for device, rows in sorted(_bytes().items(), key=lambda of_device: "cuda" not in of_device[1][0]["versions"]):
-        timed = times.get(device, {})
-        if not any(row["implementation"] == f"{TIMED} / {EAGER}" for of_net in timed.values() for row in of_net):
-            continue
-        dtype, _ = next(iter(timed))
-        of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
-        head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time", "error"))]
-        cells = []
-        ways = {row["implementation"] for of_net in of_nets.values() for row in of_net}
-        for way in (way for way in BRIEF if way in ways):
-            line = [f"**ours**, {way}" if way in OURS else way]
-            for key, of_net in of_nets.items():
-                peaks, errors = (
-                    {row["implementation"]: row["median"] for row in of_net if row["mode"] == mode}
-                    for mode in ("peak", "error")
-                )
-                ratios = {row["implementation"]: row["median"] for row in timed.get(key, [])}
-                line.append(f"{peaks[way] / peaks[EAGER]:.2f}" if way in peaks else "–")
-                line.append(f"{ratios[name]:.2f}" if (name := f"{way} / {EAGER}") in ratios else "–")
-                line.append(_percent(errors[way]) if way in errors else "–")
-            cells.append(line)
-        lines += [
-            "",
-            *table(head, cells),
-            "",
-            f"In {dtype} on {place(rows[0])}, × eager, over what is there before a step. Error: of the gradient, with"
-            f" random weights.{' Planned: in no more bytes than coded.' * (PLANNED in ways)}",
-        ]
-    return "\n".join(lines[1:]) + "\n"
-
-
-def _percent(error: float) -> str:
-    """The error in percent; 0 below ROUNDING."""
-    return "0" if error < ROUNDING else f"{100 * error:.2g} %"
 
 
 def section() -> str:

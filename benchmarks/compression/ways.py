@@ -11,7 +11,7 @@ from torch._inductor import config as inductor_config
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
-from kernels import compress, compression, convert
+from kernels import compress, compression
 from kernels.compression.planning import CompiledTask
 from kernels.planning.batches import Call
 from kernels.planning.make import plan_of
@@ -23,13 +23,10 @@ CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
 RECOMPUTING, FP8 = "compiled with the flag", "compiled with fp8"
 BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
 HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
-CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
-CHECKPOINTED = {f"checkpoint {bits} bits": bits for bits in (8, 4)}  # blocks computed again from inputs in codes
-COMPRESSED = {**{f"compress {bits} bits": bits for bits in (8, 4, 2)}, **CHECKPOINTED}
-CAPTURED = {"compress exact": None, **{f"compress graph {bits} bits": bits for bits in (8, 4)}}  # by `kernels.compress`
+COMPRESSED = {"compress exact": None, **{f"compress {bits} bits": bits for bits in (8, 4, 2)}}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
-OURS = {**CAPTURED, **COMPRESSED, **CODED, **PLANNED}
+OURS = {**COMPRESSED, **CODED, **PLANNED}
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
@@ -50,14 +47,10 @@ def is_compiled(way: str) -> bool:
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
-    if way in (CHECKPOINT, COMPILED_CHECKPOINT, *CHECKPOINTED):
+    if way in (CHECKPOINT, COMPILED_CHECKPOINT):
         checkpoint_each(net.blocks)
-    if way in CONVERTED:
-        convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
     if way in COMPRESSED:
-        convert(net.module, method="compress", bits=COMPRESSED[way])
-    if way in CAPTURED:
-        compress(net.module, bits=CAPTURED[way])
+        compress(net.module, bits=COMPRESSED[way])
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()

@@ -19,19 +19,16 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu", lambda: parsers.gpu(__doc__))
     command.exit_without("torch", "gpu", "install PyTorch and Triton")
 
-import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import rows
 from benchmarks.clock import origin
 from benchmarks.gpu import running
 from benchmarks.gpu.progress import BLOCKED, DONE, FAILED, Outcome, Progress, resumed
-from benchmarks.gpu.remarks import only_a_device_shows
-from benchmarks.gpu.steps import STEPS, TESTS, Part, parts, root
+from benchmarks.gpu.steps import STEPS, Part, parts, root
 from benchmarks.options import device as device_of
 
 PROG = "gpu"
@@ -42,10 +39,8 @@ MOST = 590  # seconds of one part
 class Call:
     """One call of the command: what it does with parts, one after the other."""
 
-    def __init__(
-        self, progress: Progress, steps: Sequence[Part], limit: float, results: Path, where: dict[str, Any]
-    ) -> None:
-        self.progress, self.parts, self.limit, self.results, self.where = progress, steps, limit, results, where
+    def __init__(self, progress: Progress, steps: Sequence[Part], limit: float, results: Path) -> None:
+        self.progress, self.parts, self.limit, self.results = progress, steps, limit, results
         self.begun = time.monotonic()
         self.left: list[str] = []
         self.dry = progress.folder.name == "dry"
@@ -64,34 +59,24 @@ class Call:
                 outcome = self.outcome(name, part)
                 self.progress.note(name, outcome)
                 said = f"{outcome.state}, {outcome.seconds:.0f} s{f'; {outcome.said}' if outcome.said else ''}"
-                if part.step == "tests":
-                    self._publish_tests()
-                elif part.rows and outcome.state != BLOCKED and self.progress.rows(name).is_file():
+                if part.rows and outcome.state != BLOCKED and self.progress.rows(name).is_file():
                     self._publish(part.rows)
             command.say(PROG, f"{number} of {len(self.parts)}, {name}: {said}")
 
     def outcome(self, name: str, part: Part) -> Outcome:
-        """Run a part without what tests have failed for; block it where it rests on one that failed."""
-        without: list[str] = []
-        for rest in part.rests_on:
-            group = self.progress.outcomes.get(f"tests/{rest.group}")
-            if group is None or group.state == DONE:
-                continue
-            matches = [match for test in group.failed if (match := re.search(rest.pattern, test))]
-            ended = [test for test in group.failed if "::" not in test]  # no test's name: the group broke off
-            if ended and rest.leaves_out and "\\" not in rest.leaves_out:
-                without.append(rest.leaves_out)
-            elif ended or (matches and not rest.leaves_out):
-                return Outcome(BLOCKED, said=f"it rests on {ended[0] if ended else matches[0].string}")
-            without += [match.expand(rest.leaves_out) for match in matches]
-        return self._ran(name, part, ",".join(dict.fromkeys(without)))
+        """Run a part; block it where it rests on tests that failed."""
+        for group in part.rests_on:
+            tests = self.progress.outcomes.get(f"tests/{group}")
+            if tests is not None and tests.state != DONE:
+                return Outcome(BLOCKED, said=f"it rests on {tests.failed[0] if tests.failed else group}")
+        return self._ran(name, part)
 
-    def _ran(self, name: str, part: Part, without: str) -> Outcome:
+    def _ran(self, name: str, part: Part) -> Outcome:
         out, log = self.progress.rows(name), self.progress.log(name)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.unlink(missing_ok=True)
         begun = time.monotonic()
-        words = [*part.command, "--out", str(out), *(["--without", without] if without else [])]
+        words = [*part.command, "--out", str(out)]
         patience = MOST if self.dry else max(60.0, PATIENCE * part.seconds)  # who knows what else a CPU does
         timeout = min(patience, MOST, max(30.0, self.limit - (begun - self.begun)))
         status = running.run(words, log, timeout)
@@ -102,9 +87,8 @@ class Call:
                 return Outcome(DONE, took, _last(log))
             self._show(log)
             return Outcome(FAILED, took, f"{len(failed)} tests failed, {failed[0] if failed else ''}", failed)
-        said = f"without {without}" if without else ""
         if status == command.GOOD and (not part.rows or out.is_file()):
-            return Outcome(DONE, took, said)
+            return Outcome(DONE, took)
         self._show(log)
         # What was measured counts, though it is said that some is wrong or left out, or time was up after it.
         if status not in (command.BAD, running.TIMED_OUT):
@@ -124,18 +108,6 @@ class Call:
         text = "".join(path.read_text("utf-8") for path in every if path.is_file())
         self.results.mkdir(parents=True, exist_ok=True)
         rows.write_text(self.results / f"{kind}.jsonl", text)
-
-    def _publish_tests(self) -> None:
-        """Write a row for each group of tests that was run with these sources: how many of its tests fail."""
-        made = []
-        for name, outcome in self.progress.outcomes.items():
-            step, _, group = name.partition("/")
-            if step == "tests":
-                failures = len(outcome.failed) or int(outcome.state != DONE)  # a group may fail as a whole
-                base = {"what": "tests", "implementation": group, "mode": "failed", "size": {}, "dtype": ""}
-                made.append(rows.Row(unit="tests", **base, **rows.summary([float(failures)]), **self.where))
-        self.results.mkdir(parents=True, exist_ok=True)
-        rows.write(self.results / f"{TESTS}.jsonl", made)
 
     def parts_of(self, kind: str) -> list[Part]:
         """The parts of all steps whose rows belong in one file."""
@@ -158,9 +130,7 @@ def _ended(call: Call, dry: bool) -> int:
         print(f"{state}: {', '.join(names)}")
     made = sorted(call.results.glob("*.jsonl"))
     print(f"rows: {', '.join(path.name for path in made) or 'none'} in {call.results}")
-    if dry:
-        print("\nOnly a real device can show:", *(f"  - {line}" for line in only_a_device_shows()), sep="\n")
-    else:
+    if not dry:
         print("tables: python -m benchmarks.report")
     return command.GOOD if set(states) <= {DONE} else command.BAD
 
@@ -176,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = folder / "results" if options.dry else rows.RESULTS / where["device"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     command.say(PROG, f"{where['device']}; {versions}; revision {where['revision']}, sources {progress.sources}")
-    call = Call(progress, parts(options.steps, options.dry), options.limit, results, where)
+    call = Call(progress, parts(options.steps, options.dry), options.limit, results)
     try:
         call.all()
     except KeyboardInterrupt:

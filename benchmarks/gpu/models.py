@@ -35,19 +35,20 @@ from torch import Tensor, nn
 from benchmarks.clock import origin
 from benchmarks.compression.meter import measured as measured_bytes
 from benchmarks.gpu.device import seconds, settle
-from benchmarks.gpu.ways import TINY, Model, blocks, broken
+from benchmarks.gpu.ways import TINY, blocks, broken
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError, compress, compression
+from kernels.memory import zoo
 from kernels.memory.saved import size
 
 PROG = "gpu.models"
 WARM_UP, STEPS = 2, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
-COMPRESSED = {"compress exact": None, "compress graph 8 bits": 8, "compress graph 4 bits": 4}
+COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}
 CODED = {"coded 8 bits": 8, "coded 4 bits": 4}
-QUICK_WAYS = (EAGER, "compress exact", "compress graph 8 bits", CHECKPOINT)
+QUICK_WAYS = (EAGER, "compress exact", "compress 8 bits", CHECKPOINT)
 LLAMA = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
     **{"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": True},
@@ -89,7 +90,10 @@ def built(name: str, device: torch.device, tiny: bool) -> Task:
     changed: dict[str, Any] = VIT if kind == "vit" else {**LLAMA, "use_cache": False}
     if tiny:
         batch, seq, changed = 32, seq and 16, TINY[kind]  # as many elements as have codes
-    model, _, inputs = Model(kind, device, batch, seq, half=True, bare=name == "llama-bare", changed=changed).built()
+    torch.manual_seed(0)
+    with device:
+        model, _, inputs = zoo.build(kind, batch=batch, seq=seq, dtype=torch.bfloat16, **changed)
+    model = model.base_model if name == "llama-bare" else model
     inputs.pop("attention_mask", None)
     if kind == "vit":
         inputs["labels"] = torch.zeros(batch, dtype=torch.long, device=device)
@@ -188,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_models(__doc__, arguments)
     device = device_of(options.device)
-    ways = [way for way in (QUICK_WAYS if options.quick else options.ways) if way not in options.without]
+    ways = QUICK_WAYS if options.quick else options.ways
     failed: list[str] = []
     rows = described_rows(models(options.models, ways, device, options.quick, failed), described, options.out)
     record([("gpu-models", rows)] if rows else [], options.out, options.quick)

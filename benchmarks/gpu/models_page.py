@@ -10,8 +10,8 @@ from kernels.memory.saved import size
 EAGER = "eager"
 TITLES = {
     "compress exact": "**`compress(model)`**",
-    "compress graph 8 bits": "**`compress(model, bits=8)`**",
-    "compress graph 4 bits": "**`compress(model, bits=4)`**",
+    "compress 8 bits": "**`compress(model, bits=8)`**",
+    "compress 4 bits": "**`compress(model, bits=4)`**",
     **{f"coded {bits} bits": f"**layers with `compression.options(bits={bits})`**" for bits in (8, 4)},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",

@@ -4,7 +4,7 @@ from benchmarks.pages import Rows, by, on_gpus, place, table
 
 
 def speed_section() -> str:
-    """Times of kernels beside eager and a copy, by size; and of blocks."""
+    """Times of kernels beside eager and a copy, by size."""
     lines: list[str] = []
     for rows in on_gpus("kernels-time").values():
         alone = [row for row in rows if "n" in row["size"]]
@@ -20,8 +20,6 @@ def speed_section() -> str:
                 *_by_size(of_what, f"{what}, {dtype}: share of the copy's GB/s", "both", "ratio of GB/s", " / copy"),
                 "",
             ]
-    for rows in on_gpus("rivals-speed").values():
-        lines += [f"Forward and backward of blocks apart, on {place(rows[0])}, × eager:", "", *_blocks(rows), ""]
     return "\n".join(lines).strip("\n") + "\n" if lines else "No rows of a GPU yet.\n"
 
 
@@ -41,19 +39,3 @@ def _by_size(rows: Rows, title: str, mode: str, unit: str, rival: str) -> list[s
 
 def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _blocks(rows: Rows) -> list[str]:
-    ratios = [row for row in rows if row["unit"] == "ratio of times" and row["mode"] != "both"]
-    shapes = by(({**row, "shape": _shape(row)} for row in ratios), "what", "dtype", "shape")
-    cells = []
-    for (what, dtype, shape), of_shape in shapes.items():
-        medians = {(row["implementation"].removesuffix(" / eager"), row["mode"]): row["median"] for row in of_shape}
-        for name in dict.fromkeys(name for name, _ in medians):
-            modes = (_cell(medians.get((name, mode))) for mode in ("forward", "backward"))
-            cells.append([f"{what}, {dtype}, {shape}", name, *modes])
-    return table(["", "", "forward", "backward"], cells)
-
-
-def _shape(row: dict[str, object]) -> str:
-    return " × ".join(str(length) for length in row["size"].values())  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ DAY = 86_400
 STEPS = ("tests", "speed", "memory", "models")
 GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
 MODELLED = ("llama-bare", "vit-l", "llama", "llama-lora")
-MODEL_WAYS = ("eager", "compress exact", "compress graph 8 bits", "compress graph 4 bits", "checkpoint")
+MODEL_WAYS = ("eager", "compress exact", "compress 8 bits", "compress 4 bits", "checkpoint")
 COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", "coded 8 bits", "coded 4 bits")
 
 
@@ -47,14 +47,13 @@ def gpu_tests(doc: str | None, words: Words | None = None) -> argparse.Namespace
 
 
 def gpu_models(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; models, ways and without: lists, out: a path or None."""
+    """Its options, checked; models and ways: lists, out: a path or None."""
     parser, ways = (
         parsers.measuring("gpu.models", doc, parsers.file_of("gpu-models")),
         (*MODEL_WAYS, *COMPILED_MODEL_WAYS),
     )
     parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(MODELLED)}")
     parser.add_argument("--ways", metavar="W,...", help="default: all")
-    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
     parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
     parsers.add_device(parser)
     options = parser.parse_args(words)
@@ -63,5 +62,4 @@ def gpu_models(doc: str | None, words: Words | None = None) -> argparse.Namespac
     options.out = output(options.out)
     options.ways = names("ways", options.ways, ways)
     options.models = names("models", options.models, MODELLED)
-    options.without = [] if options.without is None else names("without", options.without, ways)
     return options

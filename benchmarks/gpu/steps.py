@@ -8,47 +8,30 @@ measured on an H200 with 16 cores.
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu import parsers
 
 STEPS = parsers.STEPS
-TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 MOST_WORKERS = 14
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
-CONVERTED, COMPRESSED, CODED = "convert 4 bits", "compress 4 bits", "coded 4 bits"
-
-
-def _of(*functions: str) -> str:
-    """What finds a test of one of some functions: it stands between the minus signs of the test's name."""
-    return rf"\[(?:[^\]]*-)?({'|'.join(functions)})(?=[-\]])"
-
-
-ACTIVATIONS = _of("gelu", "silu")  # the functions that speed is measured of
-
-
-@dataclass(frozen=True)
-class Rest:
-    """Tests that a part rests on: those of a group whose names match. Where one fails, the part is blocked, or runs
-    without `leaves_out`, in which \\1 stands for what the pattern found."""
-
-    group: str
-    pattern: str = ""
-    leaves_out: str = ""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command, in words after `python -m`, that takes `-o FILE`; rows: the file that its rows belong to, if any."""
+    """A command, in words after `python -m`, that takes `-o FILE`; rows: the file that its rows belong to, if any.
+
+    rests_on: the groups of tests without whose passing it does not run.
+    """
 
     step: str
     name: str
     words: tuple[str, ...]
     seconds: int
     rows: str = ""
-    rests_on: tuple[Rest, ...] = ()
+    rests_on: tuple[str, ...] = ()
 
     @property
     def command(self) -> list[str]:
@@ -91,20 +74,16 @@ GROUPS = {
         ("kernels/test_standalone.py", "-k", "silu and bfloat16 and invact"),
     ),
     "kernels": Group(
-        (
-            *("kernels/test_properties.py", "kernels/test_sides.py"),
-            *("kernels/approx_backprop/test_kernels.py", "kernels/approx_backprop/test_compiled_kernels.py"),
-            "kernels/test_torch_ops.py",
-        ),
-        kernels=400,
+        ("kernels/test_properties.py", "kernels/test_sides.py", "kernels/test_torch_ops.py"),
+        kernels=250,
         besides=50,
-        dry=("kernels/approx_backprop/test_kernels.py", "-k", "rectify"),
+        dry=("kernels/test_sides.py", "-k", "one_number"),
     ),
     "elementwise": Group(
-        tuple(f"kernels/forward_ad/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
+        tuple(f"kernels/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
         kernels=150,
         besides=70,
-        dry=("kernels/forward_ad/test_elementwise.py", "-k", "triton and mish and float32"),
+        dry=("kernels/test_elementwise.py", "-k", "triton and mish and float32"),
     ),
     "device": Group(
         ("kernels/test_on_gpu.py", "kernels/memory/test_measure.py", "benchmarks/test_kernels.py"),
@@ -123,13 +102,7 @@ def _tests(dry: bool) -> Iterable[Part]:
         yield Part("tests", name, words, seconds)
 
 
-EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
-CODES = (
-    Rest("kernels", "approx", CONVERTED),
-    Rest("device", "approximate_backprop_trains", CONVERTED),
-    Rest("device", "every_tensor", COMPRESSED),
-    Rest("device", "coded_partition", CODED),
-)
+EXHAUSTIVE, CODES = ("exhaustive",), ("device",)
 SIZES = (16, 22, 28)  # exponents of 2
 
 
@@ -143,8 +116,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         moved = count * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
         # In one shape and, besides, in two of layers; each is compiled for itself.
         seconds = _seconds(count * (len(SIZES) + 3), count * 8 * 2 * 2, moved)
-        rests = (*EXHAUSTIVE, *[Rest("device", r"agree.*\[(gelu|silu)-")] * (dtype == "float32"))
-        yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", rests)
+        yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", EXHAUSTIVE)
     for dtype, shapes in (("bfloat16", 3), ("float32", 1)):
         asked = () if dry else ("--dtypes", dtype, "--sizes", RIVALS[dtype])
         words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
@@ -164,7 +136,7 @@ def _stacks(what: str, dry: bool) -> tuple[str, ...]:
 # Two networks, each compiled in three of these ways, forward and backward.
 STACKED = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint"),
-    *("hook 4 bits", "convert 4 bits", "compress 4 bits", "coded 4 bits"),
+    *("hook 4 bits", "compress exact", "compress 4 bits", "coded 4 bits"),
 )
 STACKED_GRAPHS = 2 * 3 * 2
 RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers
@@ -185,11 +157,10 @@ def _whole_models(dry: bool) -> Iterable[Part]:
     ways = {"": (parsers.MODEL_WAYS, 60), "-compiled": (parsers.COMPILED_MODEL_WAYS, 110)}
     models = [name for name in parsers.MODELLED if name != "llama-lora" or find_spec("peft")]
     for suffix, (of_part, seconds) in ways.items():
-        rests = (replace(CODES[-1], leaves_out=""),) if suffix else ()  # blocked, as nothing of ours would be left
         for model in models[:2] if suffix or dry else models:
             if not (dry and suffix):  # a CPU would compile for minutes
                 words = ("benchmarks.gpu.models", *quick, "--models", model, "--ways", ",".join(of_part))
-                yield Part("models", f"{model}{suffix}", words, seconds, "gpu-models", rests)
+                yield Part("models", f"{model}{suffix}", words, seconds, "gpu-models", CODES)
 
 
 _OF_STEP: dict[str, Callable[[bool], Iterable[Part]]] = {

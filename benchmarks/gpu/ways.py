@@ -1,14 +1,11 @@
-"""Models on a device with random weights, and what all that measures them needs: blocks, a loss, a line for errors."""
+"""What all that measures models needs: tiny sizes, blocks, a loss, a line for errors."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from coefficients import command
-from kernels.memory import zoo
 from kernels.memory.storages import tensors
 
 # The blocks that are checkpointed, and compiled each by itself, by the ends of their classes' names.
@@ -20,27 +17,6 @@ TINY: dict[str, dict[str, Any]] = {
     "llama": {**_NARROW, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 32},
     "vit": {**_NARROW, "image_size": 32, "num_labels": 10},
 }
-
-
-@dataclass(frozen=True)
-class Model:
-    """One of the zoo's. half: weights in bfloat16; else float32."""
-
-    name: str
-    device: torch.device
-    batch: int | None = None
-    seq: int | None = None
-    half: bool | None = None
-    bare: bool = False  # without its head
-    changed: dict[str, Any] = field(default_factory=dict)
-
-    def built(self) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-        """The module there in training mode, its weights the same each time, and what to call it with."""
-        torch.manual_seed(0)
-        dtype = None if self.half is None else torch.bfloat16 if self.half else torch.float32
-        with self.device:
-            model, args, kwargs = zoo.build(self.name, batch=self.batch, seq=self.seq, dtype=dtype, **self.changed)
-        return (model.base_model if self.bare else model), args, kwargs
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -3,7 +3,7 @@
 GELU and SiLU, forward, backward and both, by every method; and in Linear + activation and Linear-activation-Linear,
 forward and backward. Before a method is timed its kernels are held to their reference in PyTorch; one that fails gets
 no time, and the status is 1. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
-cache flushed; bytes that forward leaves; the project's goals. On a CPU: what the reference costs against stock eager,
+cache flushed; bytes that forward leaves. On a CPU: what the reference costs against stock eager,
 each with one thread (with several, times are those of whatever else runs there).
 
 Rows, as JSON lines, in benchmarks/results/<device>/kernels-time.jsonl, whole or not at all; --quick writes to --out
@@ -151,9 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(0)
     with torch_threads(1) if work.device.type == "cpu" else nullcontext():
         rows, good = measure(work)
-    summary = [f"{goal}" for goal in table.goals(rows)] if work.device.type == "cuda" else table.factors(rows)
-    head = f"Goals, at 2^{table.LARGE.bit_length() - 1} elements and in layers:"
-    print(head if work.device.type == "cuda" else "Times stock eager's time:", *summary, sep="\n")
+    print("Times stock eager's time:", *table.factors(rows), sep="\n")
     record([("kernels-time", rows)] if rows else [], work.out, options.quick)
     return command.GOOD if good else command.BAD
 

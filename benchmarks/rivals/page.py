@@ -1,4 +1,4 @@
-"""The tables of the rivals' rows: one for README, all for docs/performance.md."""
+"""The tables of the rivals' rows for docs/performance.md."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from benchmarks.baselines.blocks import (
     EAGER,
     LATE,
     LIGER,
-    MLP,
     RECOMPUTING,
     WIDER,
 )
@@ -32,11 +31,6 @@ RowsByName = dict[str, dict[str, Any]]  # rows by implementation
 
 
 def section() -> str:
-    """The table of the MLP."""
-    return "\n".join([*_table(MLP), "", _note()]) + "\n"
-
-
-def every_section() -> str:
     """The tables of all kinds of blocks."""
     kinds = [kind for (kind,) in by(of_any("rivals-memory"), "what")]
     return "\n".join([line for kind in kinds for line in (*_table(kind), "")] + [_note()]) + "\n"

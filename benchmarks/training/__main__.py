@@ -9,9 +9,9 @@ deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on 
 plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
-bits: compiled with `kernels.compression` (coded-b), converted by compress (compress-b, stochastic-b), converted or
-compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled and
-checkpointed. The peak of a step is measured, too.
+bits: by `kernels.compress` (compress-b, stochastic-b), compiled with `kernels.compression` (coded-b), compressed or
+compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled,
+checkpointed and compressed exactly. The peak of a step is measured, too.
 
 Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
 so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from
@@ -78,18 +78,13 @@ def workload(options: argparse.Namespace) -> Workload:
         seeds = dict.fromkeys(tasks, whole("seeds", options.seeds, MOST["seeds"]))
     steps = None if options.steps is None else whole("steps", options.steps, MOST["steps"])
     default = 1 if device == "cuda" or options.quick else 2
-    digits = options.digits_activation
-    activations = {"digits": None if digits is None else one_of("digits-activation", digits, ("silu", "gelu"))}
     processes = default if options.jobs is None else whole("jobs", options.jobs, MOST["jobs"])
     threads = whole("threads", options.threads, MOST["threads"])
     out = output(options.out)
     if out is None and size != "quick":
         out = RESULTS / origin(torch.device(device))["device"] / "training.jsonl"
         out.parent.mkdir(parents=True, exist_ok=True)
-    settings = [
-        training_jobs.settings(task, size, device, threads, options.amp, steps=steps, activation=activations.get(task))
-        for task in tasks
-    ]
+    settings = [training_jobs.settings(task, size, device, threads, options.amp, steps=steps) for task in tasks]
     return Workload(settings, variants, seeds, processes, out, options.fresh)
 
 
@@ -142,9 +137,6 @@ def _kept(work: Workload, every: Sequence[Job]) -> list[TrainingRow]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.training(__doc__).parse_args(arguments)
-    if options.report:
-        print("wrote", *training_page.write())
-        return command.GOOD
     work = workload(options)
     if work.settings[0].device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS gives the same bits with

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.training.runs import Settings, autocast, conditions, counted, first_batch, forward, of, start, train
-from benchmarks.training.variants import CODED, STOCK, runner
+from benchmarks.training.runs import Settings, autocast, conditions, first_batch, forward, of, start, train
+from benchmarks.training.variants import STOCK, runner
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
 OTHER = 1_000_003  # added to the seed, for batches that differ from the training's
@@ -32,7 +32,7 @@ Gradients = list[Tensor]  # of each tensor of weights, in their order
 
 
 def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield state, variant (or NOISE) and the numbers above, in the order of `layers`; mostly also kept, in bytes."""
+    """Yield state, variant (or NOISE) and the numbers above, in the order of `layers`."""
     with conditions(settings):
         before = copy.deepcopy(start(settings, STOCK, seed).state_dict())
     after = train(settings, STOCK, seed)[0].state_dict()
@@ -42,12 +42,12 @@ def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tup
             layers = [name for name, _ in model.named_parameters()]
             stock = list(_all(settings, model, STOCK, seed))
             mean = [torch.stack(parts).mean(0) for parts in zip(*stock, strict=True)]
-            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), **_kept(settings, model, seed)}
+            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean)}
             for variant in names:
                 if variant != STOCK:
                     model = _model(settings, variant, seed, weights)
                     compared = compare(_all(settings, model, variant, seed), stock, mean)
-                    yield state, variant, {"layers": layers, **compared, **_kept(settings, model, seed)}
+                    yield state, variant, {"layers": layers, **compared}
 
 
 def compare(
@@ -90,14 +90,6 @@ def _all(settings: Settings, model: nn.Module, variant: str, seed: int) -> Itera
     for _ in range(BATCHES[settings.size]):
         value = forward(settings, run, *data_of.batch(settings.batch, drawn))
         yield list(torch.autograd.grad(value, list(model.parameters())))
-
-
-def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:
-    """Bytes that a batch saves for backward; {} for CODED, whose trainings measure them."""
-    if settings.task in CODED:
-        return {}
-    batch = first_batch(settings, seed + OTHER)
-    return {"kept": counted(lambda: forward(settings, model, *batch), model)[1]}
 
 
 def _short(values: Tensor) -> list[float | None]:

@@ -1,24 +1,19 @@
-"""The results of `benchmarks.training` as Markdown for docs/training.md, between its markers."""
+"""The results of `benchmarks.training` as Markdown for docs/training.md."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.pages import line
 from benchmarks.rows import RESULTS
-from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import TrainingRow
 from benchmarks.training.statistics import Comparison
 from benchmarks.training.variants import EVERY, STOCK
-from coefficients.files import write_text
 from fitting.words import counted
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
-BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
-CODED_BEGIN, CODED_END = "<!-- coded:begin -->\n", "<!-- coded:end -->\n"
 ROWS = "*/training.jsonl"
 SIZES = ("kept", "peak")  # bytes in a row's results; some rows lack the peak
 CODED_PICTURES = {
@@ -26,36 +21,30 @@ CODED_PICTURES = {
 }
 PICTURES = {
     "curves": "Loss on what is held out, and the distance from stock",
-    "final": "Final losses less stock's",
     "gradients": "The error of gradients beside the noise of batches",
 }
 
 
-def rendered(page: str, results: Path = RESULTS) -> str:
-    """`page`, with the sections between its markers made from the rows under `results`."""
-    rows = [(training_rows.load(path), path) for path in sorted(results.glob(ROWS))]
-    for begin, end, make in ((BEGIN, END, section), (CODED_BEGIN, CODED_END, coded_section)):
-        if begin in page:
-            before, rest = page.split(begin)
-            _, after = rest.split(end)
-            made = [text for text in (make(*of_device) for of_device in rows) if text]
-            page = before + begin + "\n".join(made) + end + after
-    return page
+def section() -> str:
+    """Each device's results for the tasks of activations, and its pictures."""
+    return _sections(training_rows.tasks, PICTURES)
 
 
-def section(rows: Sequence[TrainingRow], path: Path) -> str:
-    """One device's results for the tasks of activations, and its pictures."""
-    return _section(rows, path, training_rows.tasks(rows), PICTURES)
+def coded_section() -> str:
+    """Each device's results for the models that encode every saved tensor, and its pictures."""
+    return _sections(training_rows.coded, CODED_PICTURES)
 
 
-def coded_section(rows: Sequence[TrainingRow], path: Path) -> str:
-    """One device's results for the models that encode every saved tensor, and its pictures."""
-    return _section(rows, path, training_rows.coded(rows), CODED_PICTURES)
+def _sections(tasks_of: Callable[[list[TrainingRow]], list[str]], pictures: Mapping[str, str]) -> str:
+    made = []
+    for path in sorted(RESULTS.glob(ROWS)):
+        rows = training_rows.load(path)
+        if tasks := tasks_of(rows):
+            made.append(_section(rows, path, tasks, pictures))
+    return "\n".join(made)
 
 
 def _section(rows: Sequence[TrainingRow], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
-    if not tasks:
-        return ""
     lines = []
     for task in tasks:
         lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(training_rows.compared(rows, task)), ""]
@@ -183,14 +172,3 @@ def summary(rows: Sequence[TrainingRow]) -> str:
         for task in (*training_rows.tasks(rows), *training_rows.coded(rows))
     ]
     return "\n\n".join("\n".join(part) for part in parts)
-
-
-def write() -> list[Path]:
-    """Draw the stored rows' pictures, and put the rows into the page."""
-    pictures = [
-        picture
-        for path in sorted(RESULTS.glob(ROWS))
-        for picture in training_plots.save(training_rows.load(path), path)
-    ]
-    write_text(PAGE, rendered(PAGE.read_text(encoding="utf-8")))
-    return [PAGE, *pictures]

@@ -1,4 +1,4 @@
-"""The pictures of `benchmarks.training`: curves of loss, final losses, and gradients beside the noise."""
+"""The pictures of `benchmarks.training`: curves of loss, gradients beside the noise, and peaks."""
 
 import io
 import statistics
@@ -27,7 +27,7 @@ BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standar
 def save(rows: Sequence[TrainingRow], path: Path) -> list[Path]:
     """Write the pictures that there are rows for beside `path`, the file of the rows."""
     written = []
-    drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
+    drawn = {"curves": curves(rows), "gradients": gradients(rows)}
     drawn["peaks"] = peaks(rows)
     for name, figure in drawn.items():
         if figure is not None:
@@ -103,34 +103,6 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=6)
 
 
-def final(rows: Sequence[TrainingRow]) -> Figure | None:
-    """The final loss of each variant less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
-    tasks = [task for task in training_rows.tasks(rows) if len(training_rows.runs(rows, task)) > 1]
-    if not tasks:
-        return None
-    figure = Figure(figsize=(5.5 * len(tasks), 3.8), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
-        stock, margin = training_rows.losses(by_variant[STOCK]), next(iter(compared.values())).margin or float("nan")
-        axes.axvspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
-        for place, (variant, comparison) in enumerate(compared.items()):
-            losses = training_rows.losses(by_variant[variant])
-            dots = [
-                (a - b) / margin for seed, a in losses.items() if (b := stock.get(seed)) is not None and a is not None
-            ]
-            colour = _style(variant)["color"]
-            axes.plot(dots, [place] * len(dots), "o", color=colour, markersize=4, alpha=0.5)
-            half = (comparison.high - comparison.difference) / margin
-            axes.errorbar(
-                comparison.difference / margin, place, xerr=half, fmt="|", color="black", markersize=9, capsize=3
-            )
-        axes.set_yticks(range(len(compared)), list(compared))
-        axes.invert_yaxis()
-        axes.set(title=task, xlabel="final loss less stock's with the same seed, in margins")
-        axes.legend(frameon=False, fontsize=7)
-    return figure
-
-
 def gradients(rows: Sequence[TrainingRow]) -> Figure | None:
     """The error of gradients by layer beside the noise of batches; exact variants do not show on a log scale."""
     tasks = [task for task in training_rows.tasks(rows) if training_rows.gradients(rows, task, STATES[0])]
@@ -159,6 +131,7 @@ TIMES = (0.75, 3.75)  # the range of the colours, × stock's time
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 4), "fontsize": 8}
 MARKERS = {
     "compiled": "P",
+    "exact": "p",
     "recompute": "X",
     "hook": "v",
     "coded": "s",

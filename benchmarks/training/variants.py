@@ -1,10 +1,10 @@
 """The variants of `benchmarks.training`: the same training, with different tensors saved for backward.
 
-For `text` and `digits`, activations save less. For CODED, every tensor that autograd saves is encoded: coded-b compiles
-the model with `kernels.compression`, compress-b converts it by compress, stochastic-b the same with stochastic
-rounding; hook-b encodes in hooks, compiled is plain torch.compile. plan-n converts it by a plan for an n-th of stock's
-bytes, and compiled-plan-n compiles it by a plan for as many; plans are made at the first weights, with the loss of the
-seed's first batch.
+For `text` and `digits`, activations save less. For CODED, every tensor that autograd saves is encoded: compress-b does
+so by `kernels.compress`, stochastic-b the same with stochastic rounding, coded-b compiles the model with
+`kernels.compression`; hook-b encodes in hooks, compiled is plain torch.compile, and exact is `compress` without codes.
+plan-n compresses by a plan for an n-th of stock's bytes, and compiled-plan-n compiles by a plan for as many; plans are
+made at the first weights, with the loss of the seed's first batch.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from benchmarks.baselines.actnn import ActNN
 from benchmarks.kernels.cases import MODULES, options_of
 from benchmarks.training.data import Data, Text
 from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss, plainly
-from kernels import compression, convert
+from kernels import compress, compression
 from kernels.planning import make_plan
 
 Run = Callable[[Tensor], Tensor]
-STOCK, RECOMPUTE, COMPILED = "stock", "recompute", "compiled"
+STOCK, RECOMPUTE, COMPILED, EXACT = "stock", "recompute", "compiled", "exact"
 PLAN, COMPILED_PLAN = "plan", "compiled-plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
 SMALL_VIT = "small-vit"
@@ -77,10 +77,12 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     x, targets = batch
     if method == "hook":
         return partial(_hooked, model, int(number))
+    if method == EXACT:
+        compress(model)
     if method == PLAN:
-        convert(model, inputs=x, budget=1 / int(number), loss=loss, targets=targets)
+        compress(model, fit=1 / int(number), inputs=x, loss=loss, targets=targets)
     if method in ROUNDINGS:
-        convert(model, method="compress", bits=int(number), rounding=ROUNDINGS[method])
+        compress(model, bits=int(number), rounding=ROUNDINGS[method])
     if method == COMPILED:
         return _compiled(model)
     if method == "coded":

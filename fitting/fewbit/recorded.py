@@ -45,8 +45,8 @@ def tables(options: argparse.Namespace, show: Callable[[str], None]) -> int:
             if not options.quiet:
                 bar.write(line)
     if not options.quiet and not options.joint:
-        files = f"{{path.stem: path for path in Path({options.out!r}).glob('*.json')}}"
-        show(f'convert(model, "fewbit", coefficients={files})')
+        first = str(folder / f"{next(iter(samples))}.json")  # each serves its own place
+        show(f"kernels.functional.activation({activation.name!r}, x, method='fewbit', coefficients={first!r})")
     return command.GOOD
 
 

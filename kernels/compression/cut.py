@@ -11,8 +11,8 @@ from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_a
 from kernels.compression.bases import cross_bases
 from kernels.compression.exact import move_to_forward
 from kernels.compression.factors import cross_factors
-from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of
-from kernels.compression.returned import cross_returned, made_into_returned, memory_of, returned_by
+from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
+from kernels.compression.returned import cross_returned, is_floating_point, made_into, memory_of, returned_by
 from kernels.compression.roundings import rounded_from
 from kernels.methods.every_tensor import EveryTensor
 
@@ -71,6 +71,7 @@ def cut_of(
     (last,) = forward.find_nodes(op="output")
     saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
     inputs = _inputs_without_gradient(forward, backward, static)
+    returned = returned_by(forward, outputs)
     least_elements = forms.SMALLEST if smallest is None else smallest
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
@@ -78,24 +79,27 @@ def cut_of(
         return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
 
     def coded_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
-        exact = rounded_from(forward, backward, pairs) | made_into_returned(forward, pairs, outputs)
+        exact = rounded_from(forward, backward, pairs) | met_of(pairs)
         return {node for node in _coded(forms_of(pairs)) if node not in exact and memory_of(node) not in returned}
 
+    def met_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+        divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
+        return made_into([*returned, *divisors], pairs)
+
     # As if all had codes, whatever the method: so all plans of a model have the same sites.
-    returned = returned_by(forward, outputs)
     held = cross_returned(forward, backward, saved, coded_of(saved), outputs)
     factors = cross_factors(forward, backward, held, coded_of(held))
     held_outputs = {node for node in factors if memory_of(node) in returned}
     exact = move_to_forward(forward, backward, factors, coded_of(factors), held_outputs)
     pairs = recompute_attention(backward, exact, coded_of(exact))
-    rounded, made_into = rounded_from(forward, backward, pairs), made_into_returned(forward, pairs, outputs)
+    rounded, met = rounded_from(forward, backward, pairs), met_of(pairs)
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()
     for node, form in form_by_node.items():
         if isinstance(form, Groups) and memory_of(node) in returned:
             form_by_node[node] = Whole("forward returns it")
-        elif isinstance(form, Groups) and node in made_into:
-            form_by_node[node] = Whole("forward returns what is made of it")
+        elif isinstance(form, Groups) and node in met:
+            form_by_node[node] = Whole("forward returns what is made of it, or backward divides by that")
         elif isinstance(form, Groups) and node in rounded:
             form_by_node[node] = Whole("backward rounds it, or computes an index")
         elif isinstance(form, Groups) and pairs[node] not in fine:

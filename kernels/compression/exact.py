@@ -20,7 +20,7 @@ from kernels.methods.every_tensor import STATISTIC
 aten = torch.ops.aten
 JUMPS = (
     *(aten.sign, aten.sgn, aten.copysign),
-    *(aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.remainder, aten.fmod),
+    *(aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.remainder, aten.fmod, aten.frexp),
 )
 
 WAVES = (aten.sin, aten.cos, aten.tan)
@@ -103,11 +103,11 @@ def without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.No
 
 def is_step(node: fx.Node) -> bool:
     """Whether it maps floating-point values to bools, integers, or numbers that jump."""
-    # For an index, the second result of topk and the like.
+    # For an index, the second result of topk and the like; for both results of frexp.
     source = node.all_input_nodes[0] if node.target is operator.getitem else node
     values = [part.meta.get("val") for part in (node, *source.all_input_nodes)]
     result, *of_arguments = [isinstance(value, Tensor) and value.is_floating_point() for value in values]
-    return any(of_arguments) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
+    return any(of_arguments) and (packet_of(source) in JUMPS or (isinstance(values[0], Tensor) and not result))
 
 
 def is_probability(node: fx.Node, sources: Mapping[fx.Node, fx.Node]) -> bool:

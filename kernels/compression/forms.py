@@ -1,7 +1,7 @@
 """Rules for the form in which a tensor crosses from the forward graph into the backward graph."""
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
@@ -11,6 +11,7 @@ from kernels.compression import private
 from kernels.compression.exact import is_probability
 from kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
+from kernels.engine.planes import plane_bytes
 from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from kernels.methods.every_tensor import STATISTIC, EveryTensor
 
@@ -74,6 +75,13 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class FixedRange(Groups):
+    """Codes of what a batch norm, a node of the forward graph, normalises; on a fixed range about the mean."""
+
+    norm: fx.Node = field(kw_only=True)
+
+
+@dataclass(frozen=True)
 class ComputedAgain:
     """Nothing crosses: backward computes the tensor again."""
 
@@ -101,7 +109,7 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("backward needs it exactly")
     if _is_statistic(node):
         return Whole("a statistic")
-    if value.is_floating_point() and _is_divisor(placeholder):
+    if value.is_floating_point() and is_divisor(placeholder):
         return Whole("backward divides by it")
     layout = layout_of(value)
     if isinstance(layout, str):
@@ -122,6 +130,8 @@ def coded_bytes(value: Tensor, form: Form) -> int:
         return bytes_of(value)
     if isinstance(form, ComputedAgain):
         return 0
+    if isinstance(form, FixedRange):
+        return form.bits * plane_bytes(hint(value.numel())) + 2 * bytes_of(form.norm.meta["val"][1])
     layout = form.layout
     row: int = prod(layout.sizes(value))
     groups = hint(value.numel()) // row * ((row + layout.filler) // layout.group)
@@ -143,7 +153,7 @@ def _must_be_exact(placeholder: fx.Node) -> bool:
     return False
 
 
-def _is_divisor(placeholder: fx.Node) -> bool:
+def is_divisor(placeholder: fx.Node) -> bool:
     """Whether backward divides by it, as in the derivative of a logarithm or a root.
 
     Near 0, half a step is a factor of such a quotient, and may make it infinite. The same holds for values computed
@@ -166,7 +176,7 @@ def _is_divisor(placeholder: fx.Node) -> bool:
 def _divisor(node: fx.Node) -> object:
     """The argument by which an operation divides or in which it has a pole; None if there is none."""
     packet = packet_of(node)
-    if packet is aten.div:
+    if packet in (aten.div, aten.binary_cross_entropy_backward):
         return node.args[1]
     if packet is aten.pow:
         exponent = node.args[1]

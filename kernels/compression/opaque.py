@@ -1,7 +1,7 @@
 """Codes of groups of neighbours on a GPU, by our own kernels: Inductor neither looks into them nor fuses them.
 
 Inductor's Triton computes addresses, and loads a minimum and a step, for each element; our kernels do so for eight at a
-time. They are those of `convert(method="compress")`.
+time. They are those of `kernels.compress`.
 """
 
 from math import prod
@@ -31,7 +31,7 @@ def encode(x: Tensor, layout: GroupLayout, bits: int, noise: Tensor | None) -> l
     rows = layout.rows(x)
     flat, lead = rows.flatten(), rows.shape[:-1]
     flat_noise = None if noise is None else layout.rows(noise).flatten()
-    planes, *ends = torch.ops.actfit.encode_groups(flat, flat_noise, layout.group, 1, flat.numel(), bits)
+    planes, *ends = torch.ops.actfit.encode_groups(flat, flat_noise, layout.group, bits)
     return [*(end.view(*lead, -1) for end in ends), planes.view(bits, *lead, -1)]
 
 

@@ -57,7 +57,7 @@ def options(
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
     if not loaded.compiled:
         raise KernelError(
-            "plan must be of a compiled model, got one for eager mode, which saves other tensors; make one by"
+            "plan must be of a compiled model, got one for compress, which saves other tensors; make one by"
             " make_plan(model, inputs, budget, compiled=True), or give this one to compress(model, plan=...)"
         )
     method = loaded.method

@@ -140,12 +140,12 @@ def seen_as(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.No
     if not mark:
         trials.sites[site] = value.numel()
     with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
-        seen = backward.call_function(_seen(trials, site, form, value), (placeholder, *mark))
+        seen = backward.call_function(as_seen(trials, site, form, value), (placeholder, *mark))
     seen.meta = dict(placeholder.meta)
     placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
 
 
-def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
+def as_seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
     """A function from a tensor that crosses at a site to the one that backward sees."""
     layout, sizes = form.layout, form.layout.sizes(value)
 

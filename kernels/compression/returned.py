@@ -16,11 +16,12 @@ from kernels.compression.roundings import CAST
 
 aten = torch.ops.aten
 # Functions that come near a limit, where all that is left of their derivatives is small.
-SATURATING = (aten.sigmoid, aten.tanh, aten.exp, aten.exp2, aten.expm1, aten.erf, aten.erfc)
+SATURATING = (aten.sigmoid, aten.tanh, aten.exp, aten.exp2, aten.expm1, aten.erf, aten.erfc, aten._softmax)
 MOVING = (
     *(CAST, aten._to_copy, aten.clone, aten._unsafe_view, aten.cat, aten.stack, aten.where),
     *(aten.gather, aten.index, aten.index_select, aten.embedding, aten.take),
     *(aten.flip, aten.roll, aten.repeat, aten.constant_pad_nd),
+    *(aten.copy, aten.slice_scatter, aten.select_scatter, aten.index_put),
 )
 
 
@@ -46,19 +47,19 @@ def returned_by(forward: fx.Graph, outputs: int) -> set[fx.Node]:
     """The nodes that hold the memory of all elements of forward's floating-point outputs."""
     (last,) = forward.find_nodes(op="output")
     values = [node for node in last.args[0][:outputs] if isinstance(node, fx.Node)]
-    return {memory_of(node) for node in values if _is_floating_point(node)}
+    return {memory_of(node) for node in values if is_floating_point(node)}
 
 
-def made_into_returned(forward: fx.Graph, nodes: Iterable[fx.Node], outputs: int) -> set[fx.Node]:
-    """Those of `nodes` that are computed element by element from a saturating function of which an output is made."""
-    functions = _saturating(_made_of(*returned_by(forward, outputs)))
+def made_into(ends: Iterable[fx.Node], nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Those of `nodes` that are computed element by element from a saturating function of which one of `ends` is."""
+    functions = _saturating(_made_of(*ends))
     if not functions:
         return set()
     operands = set(map(_operand, functions))  # ELU returns expm1(x), and its derivative is exp(x)
     return {
         node
         for node in nodes
-        if _is_floating_point(node) and any(_operand(part) in operands for part in _saturating(_made_of(node)))
+        if is_floating_point(node) and any(_operand(part) in operands for part in _saturating(_made_of(node)))
     }
 
 
@@ -71,7 +72,7 @@ def _made_of(*ends: fx.Node) -> set[fx.Node]:
             continue
         seen.add(node)
         if (is_view(node) or is_pointwise(node) or packet_of(node) in MOVING) and not _gates_itself(node):
-            todo += filter(_is_floating_point, node.all_input_nodes)
+            todo += filter(is_floating_point, node.all_input_nodes)
     return seen
 
 
@@ -116,6 +117,6 @@ def _length(node: fx.Node) -> str:
     return str(value.numel()) if isinstance(value, Tensor) else ""
 
 
-def _is_floating_point(node: fx.Node) -> bool:
+def is_floating_point(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.is_floating_point()

@@ -10,11 +10,12 @@ from kernels.compression import codes, opaque, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import Cut, module_of, operation_of
 from kernels.compression.decoding import Decoder, decode_where_used
-from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
+from kernels.compression.forms import Bits, FixedRange, Form, Groups, Whole, bytes_of, coded_bytes
 from kernels.compression.layout import hint
 from kernels.compression.nodes import inline, origin
 from kernels.compression.regions import work_in_parts
 from kernels.engine.elements import dtype_name
+from kernels.methods.approximate_activations import fixed_range_error
 from kernels.methods.expected_error import expected_error
 
 Function = Callable[..., list[Tensor]]
@@ -81,11 +82,18 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
         reason,
         bytes_of(value),
         coded_bytes(value, form),
-        expected_error(form.bits, form.layout.group, rounding)
-        if isinstance(form, Groups) and not form.of_roots
-        else 0.0,
+        _error(form, rounding),
         site,
     )
+
+
+def _error(form: Form, rounding: str) -> float:
+    """Of decoded values, expected if they are normally distributed; 0 for other forms, and for roots."""
+    if isinstance(form, FixedRange):
+        return fixed_range_error(form.bits)
+    if isinstance(form, Groups) and not form.of_roots:
+        return expected_error(form.bits, form.layout.group, rounding)
+    return 0.0
 
 
 def _encoded(

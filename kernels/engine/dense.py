@@ -37,7 +37,7 @@ def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
     launch = _encoding(count, x.dtype, x.device, group, bits, noise is not None)
     if launch is None or is_fake(x):  # of which the dispatcher knows the result
         run = torch.ops.actfit.encode_groups if is_fake(x) else ops.encode_groups
-        codes: Codes = run(x, noise, group, 1, count, bits)
+        codes: Codes = run(x, noise, group, bits)
         return codes
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     groups = -(-count // group)

@@ -15,7 +15,6 @@ from coefficients.compiled import compiled
 
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
 
 # Eight codes are one number of 64 bits, as in `kernels.engine.planes`.
 ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
@@ -128,93 +127,7 @@ def _take_codes(planes: Bytes, first: int, codes: Bytes, held: int) -> None:
             words[word] |= (((bits + BELOW) >> np.uint64(7)) & ONES) << np.uint64(plane)
 
 
-def _encode_sides_loop(
-    x: Floats,
-    x_bits: NDArray[np.int32],
-    inside: Bools,
-    group_size: int,
-    block: int,
-    planes: Bytes,
-    first: int,
-    minimum: Floats,
-    scale: Floats,
-    edges: Bytes,
-) -> None:
-    """first: the byte of a plane where these codes begin."""
-    codes, filled = np.zeros(block, np.uint8), 0
-    levels = np.float32(1 << len(planes))
-    most = levels - UNIT
-    number = np.empty(4, np.float32)
-    number_bits = number.view(np.int32)
-    for group in range(len(minimum)):
-        begin = group * group_size
-        own, sides = x[begin : begin + group_size], inside[begin : begin + group_size]
-        bottom, top, other_bottom, other_top = _ends(x_bits[begin : begin + group_size], sides)
-        has_both = bottom <= top and other_bottom <= other_top
-        rises = top >= other_top if has_both else sides[0]
-        least, largest = min(bottom, other_bottom), max(top, other_top)
-        below, above = (other_top, bottom) if rises else (top, other_bottom)
-        for end, key in enumerate((least, largest, below, above)):
-            number_bits[end] = key ^ ((key >> np.int32(31)) & BUT_THE_SIGN)
-        low, high, threshold = number[0], number[1], (number[2] + number[3]) / np.float32(2)
-        start, step, inverse, edge = np.float32(np.nan), np.float32(np.inf), np.float32(0), np.float32(0)
-        if least > LOWEST and largest < HIGHEST and np.isfinite(high - low):
-            start, step, reach = _grid(low, high, threshold, levels, has_both)
-            start = -_up(-start, number, number_bits)
-            step = _up(max(step, (high - start) / reach), number, number_bits)
-            inverse = UNIT / step if step > 0 else np.float32(0)
-            if has_both:
-                edge = np.floor((threshold - start) * inverse + UNIT)
-                edge = min(edge if edge > UNIT else UNIT, most)  # 1 of NaN
-        elif has_both:
-            rises, edge = True, UNIT
-        minimum[group], scale[group], edges[group] = start, step if rises else -step, np.uint8(edge)
-        lower, upper = (edge, most) if rises or not has_both else (np.float32(0), edge - UNIT)
-        other_lower, other_upper = (np.float32(0), edge - UNIT) if rises and has_both else (edge, most)
-        made = codes[filled : filled + len(own)]
-        for i in range(len(own)):
-            least_code, most_code = (lower, upper) if sides[i] else (other_lower, other_upper)
-            place = np.floor((own[i] - start) * inverse + HALF)
-            place = place if place > least_code else least_code  # and of NaN
-            made[i] = np.int32(min(place, most_code))
-        filled += len(own)
-        if filled == block or group + 1 == len(minimum):
-            _put(codes, filled, planes, first + (begin + len(own) - filled) // 8)
-            filled = 0
-
-
-def _ends_of_sides(x_bits: NDArray[np.int32], inside: Bools) -> tuple[np.int32, np.int32, np.int32, np.int32]:
-    """The least and the largest key inside, then outside; with none, least > largest."""
-    bottom, top, other_bottom, other_top = BUT_THE_SIGN, ~BUT_THE_SIGN, BUT_THE_SIGN, ~BUT_THE_SIGN
-    for i in range(len(x_bits)):
-        key = x_bits[i] ^ ((x_bits[i] >> np.int32(31)) & BUT_THE_SIGN)
-        key = np.int32(0) if key == np.int32(-1) else key  # of -0, which is no less than 0
-        is_inside = inside[i]
-        bottom, top = min(bottom, key if is_inside else BUT_THE_SIGN), max(top, key if is_inside else ~BUT_THE_SIGN)
-        other_bottom = min(other_bottom, BUT_THE_SIGN if is_inside else key)
-        other_top = max(other_top, ~BUT_THE_SIGN if is_inside else key)
-    return bottom, top, other_bottom, other_top
-
-
-def _grid_of_group(
-    low: np.float32, high: np.float32, threshold: np.float32, levels: np.float32, has_both: bool | np.bool_
-) -> tuple[np.float32, np.float32, np.float32]:
-    """Start and scale, not rounded yet, and the scales that the codes reach from the start."""
-    if not (has_both and high > low and np.isfinite(threshold)):
-        return low, np.float32(0), levels - UNIT
-    share = levels * ((threshold - low) / (high - low))
-    fewer = min(max(np.floor(share), UNIT), levels - UNIT)
-    more = min(max(np.ceil(share), UNIT), levels - UNIT)
-    step = max((threshold - low) / fewer, (high - threshold) / (levels - fewer))
-    other = max((threshold - low) / more, (high - threshold) / (levels - more))
-    fewer = fewer if step <= other else more
-    step = min(step, other)
-    return threshold - (fewer - HALF) * step, step, levels - HALF
-
-
 _put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True)
 _up = compiled(_rounded_up, nogil=True)
-_ends, _grid = compiled(_ends_of_sides, nogil=True), compiled(_grid_of_group, nogil=True)
 encode, decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
 put_table_codes = compiled(_code_loop, nogil=True)
-encode_sides = compiled(_encode_sides_loop, nogil=True)

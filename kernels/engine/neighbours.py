@@ -1,8 +1,8 @@
 """Codes of groups of neighbours and of few-bit tables on a CPU, in loops that Numba compiles: one pass over memory
 instead of a dozen.
 
-The results are those of `kernels.engine.reference`, `reference_codes` and `reference_sides`, bit for bit but in NaNs:
-the same operations in the same order, and none is fused. Importing this takes Numba, which a checkout that is not
+The results are those of `kernels.engine.reference` and `reference_codes`, bit for bit but in NaNs: the same operations
+in the same order, and none is fused. Importing this takes Numba, which a checkout that is not
 installed may lack, and a moment.
 """
 
@@ -56,23 +56,6 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
         in_threads(len(values), block, run)
         if made is not part:
             part.copy_(made)
-
-
-def encode_sides(flat: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Planes, minima, scales and edges of contiguous numbers of at most 32 bits, and bools."""
-    count, block = len(flat), _block_of(group_size)
-    planes, groups = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8), -(-count // group_size)
-    minimum, scale = (flat.new_empty(groups, dtype=torch.float32) for _ in range(2))
-    edge = flat.new_empty(groups, dtype=torch.uint8)
-    packed, sides = planes.numpy(), inside.numpy()
-    starts, steps, edges = minimum.numpy(), scale.numpy(), edge.numpy()
-
-    def run(x: Floats, place: slice, groups: slice) -> None:
-        ends = starts[groups], steps[groups], edges[groups]
-        loops.encode_sides(x, x.view(np.int32), sides[place], group_size, block, packed, place.start // 8, *ends)
-
-    _by_parts(flat, group_size, block, run)
-    return planes, minimum.bfloat16(), scale.bfloat16(), edge
 
 
 def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:

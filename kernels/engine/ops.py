@@ -6,13 +6,10 @@ torch.compile neither looks inside nor recomputes them, so what forward saves st
     levels                             the levels of a table's codes
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
-    encode_groups, encode, decode      K-bit codes of tensors, by groups or on a fixed range
-    decode_groups                      decoding of groups of neighbours
-    encode_sides                       K-bit codes by groups that also tell on which side of a threshold numbers are
-    rectify, rectify_backward          ReLU by one bit
+    encode_groups, decode_groups       K-bit codes of groups of neighbours
 
-Each op runs its namesake in `launch`, `launch_codes` or `launch_sides` where Triton kernels take the tensor, else in
-`reference`, `reference_codes` or `reference_sides`.
+Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
+`reference_codes`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import launch, launch_codes, launch_sides, reference, reference_codes, reference_sides
+from kernels.engine import launch, launch_codes, reference, reference_codes
 from kernels.engine.backend import runs_triton
 from kernels.engine.codes import LARGEST_HALF
 from kernels.engine.elements import allocate
@@ -81,17 +78,10 @@ def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> T
     return run(grads, derivatives)
 
 
-def _of_codes(name: str) -> Callable[..., Any]:
-    def run(first: Tensor, *others: Any) -> Any:
-        return getattr(launch_codes if runs_triton(first) else reference_codes, name)(first, *others)
-
-    return run
-
-
-def _decode(planes: Tensor, *others: Any) -> Tensor:
-    run = launch_codes if runs_triton(planes) and others[-1] != torch.float64 else reference_codes
-    values: Tensor = run.decode(planes, *others)
-    return values
+def encode(x: Tensor, *others: Any) -> Tensor:
+    """Bit planes of x by a center, an inverse scale and an offset of each group, see `reference_codes.encode`."""
+    planes: Tensor = (launch_codes if runs_triton(x) else reference_codes).encode(x, *others)
+    return planes
 
 
 def decode_groups(
@@ -101,12 +91,12 @@ def decode_groups(
     group_size: int,
     count: int,
     dtype: torch.dtype,
-    after: Sequence[Tensor],
+    after: Sequence[Tensor] = (),
 ) -> Tensor:
-    plain = None, None, 1, None, 0.0, False  # neither channels nor signs
+    """Values of codes of groups, or of channels, whose minima and scales recur."""
     half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    wide = torch.float32 if half else dtype
-    values = _decode(planes, scale, minimum, group_size, 1, max(count, 1), *plain, count, wide)
+    run = launch_codes if runs_triton(planes) and dtype != torch.float64 else reference_codes
+    values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
 
 
@@ -122,31 +112,10 @@ def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor
     return planes_and_ends
 
 
-def _encode_groups_fake(
-    x: Tensor, noise: Tensor | None, group_size: int, features: int, tokens: int, bits: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    groups = x.numel() // tokens * ((tokens + group_size - 1) // group_size)
-    ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return _planes_like(x, bits), *ends
-
-
-def _encode_sides(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if inside.shape != x.shape:
-        raise ValueError(f"inside must have the shape of x, {tuple(x.shape)}, got {tuple(inside.shape)}")
-    if runs_triton(x) and group_size <= launch_sides.LARGEST:
-        return launch_sides.encode_sides(x.contiguous(), inside.contiguous(), group_size, bits)
-    return reference_sides.encode_sides(x, inside, group_size, bits)
-
-
-def _encode_sides_fake(x: Tensor, inside: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return _planes_like(x, bits), *ends, x.new_empty(groups, dtype=torch.uint8)
-
-
-def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
-    *_, count, dtype = others
-    return planes.new_empty(count, dtype=dtype)
+    return _planes_like(x, bits), *ends
 
 
 _OPS: dict[str, Op] = {
@@ -178,28 +147,9 @@ _OPS: dict[str, Op] = {
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "encode_groups": (
-        "(Tensor x, Tensor? noise, SymInt group_size, SymInt features, SymInt tokens, int bits)"
-        " -> (Tensor, Tensor, Tensor)",
+        "(Tensor x, Tensor? noise, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor)",
         encode_groups,
         _encode_groups_fake,
-    ),
-    "encode_sides": (
-        "(Tensor x, Tensor inside, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor, Tensor)",
-        _encode_sides,
-        _encode_sides_fake,
-    ),
-    "encode": (
-        "(Tensor x, Tensor center, Tensor inverse_scale, Tensor offset, Tensor? noise,"
-        " SymInt group_size, SymInt features, SymInt tokens, int bits) -> Tensor",
-        _of_codes("encode"),
-        lambda x, *others: _planes_like(x, others[-1]),
-    ),
-    "decode": (
-        "(Tensor planes, Tensor scale, Tensor minimum, SymInt group_size, SymInt features, SymInt tokens, Tensor? gain,"
-        " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count,"
-        " ScalarType dtype) -> Tensor",
-        _decode,
-        _decode_fake,
     ),
     # Of groups of neighbours. after: results to wait for, where compilers order operations by what they read.
     "decode_groups": (
@@ -207,16 +157,6 @@ _OPS: dict[str, Op] = {
         " Tensor[] after) -> Tensor",
         decode_groups,
         lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
-    ),
-    "rectify": (
-        "(Tensor x, float slope) -> (Tensor, Tensor)",
-        _of_codes("rectify"),
-        lambda x, _: (torch.empty_like(x), _planes_like(x, 1)),
-    ),
-    "rectify_backward": (
-        "(Tensor grad, Tensor signs, float slope) -> Tensor",
-        _of_codes("rectify_backward"),
-        lambda grad, *_: torch.empty_like(grad),
     ),
 }  # fmt: skip
 

@@ -32,56 +32,39 @@ def bytes_of(piece: slice) -> slice:
 
 
 class GroupEntries:
-    """Vectors with an entry for each group of a flat tensor, as `reference_codes` lays it out, or with one entry."""
+    """Vectors of one length, of which element i of a flat tensor takes entry (i // group_size) % length."""
 
-    def __init__(self, group_size: int, features: int, tokens: int, *vectors: Tensor) -> None:
-        self._group_size, self._tokens, self._features = min(group_size, tokens), tokens, features
-        groups = -(-tokens // self._group_size)
-        self._single = all(len(vector) == 1 for vector in vectors)
-        # [1, outer, groups, 1, features]; the entries repeat with period `outer`.
-        self._vectors = [
-            vector.view(1, -1, *((1, 1, 1) if len(vector) == 1 else (groups, 1, features))) for vector in vectors
-        ]
-        self._outer = max(vector.shape[1] for vector in self._vectors)
-        self.units = self._outer * tokens * features, tokens * features, self._group_size * features, features
+    def __init__(self, group_size: int, *vectors: Tensor) -> None:
+        self._vectors = vectors
+        self.units = max(map(len, vectors)) * group_size, group_size
 
     def parts(self, values: Tensor, start: int) -> Iterator[tuple[Tensor, ...]]:
-        """Views [..., group_size, features] of `values`, elements from `start` on, each with its entries."""
-        if self._single:
-            return iter([(values[:, None], *(vector.view(1, 1) for vector in self._vectors))])
+        """Views [..., groups, elements] of `values`, which begin at `start`, each with its entries [1, groups, 1]."""
+        if len(self._vectors[0]) == 1:
+            return iter([self._together(values, self._vectors)])
         return self._cut(values, start, self._vectors, self.units)
 
     def _cut(
-        self, values: Tensor, start: int, vectors: list[Tensor], units: Sequence[int]
+        self, values: Tensor, start: int, vectors: Sequence[Tensor], units: Sequence[int]
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Whole units of the first size; the parts of units before and after them are cut by the next size."""
-        count = len(values)
+        """All entries' groups, as often as they fit; those before and after them, group by group; parts of a group."""
         if not units:
-            yield (
-                values[None],
-                *(vector if len(vector) == 1 else vector[None, start : start + count] for vector in vectors),
-            )
+            yield self._together(values, vectors)
             return
-        first, last = -(-start // units[0]), (start + count) // units[0]
+        first, last = -(-start // units[0]), (start + len(values)) // units[0]
         # If no unit ends within `values`, all of it counts as before.
-        before, after = (first * units[0] - start, last * units[0] - start) if first <= last else (count, count)
-        for low, high in ((0, before), (after, count)):
+        before, after = (
+            (first * units[0] - start, last * units[0] - start) if first <= last else (len(values), len(values))
+        )
+        for low, high in ((0, before), (after, len(values))):
             if low < high:
                 at, inside = divmod(start + low, units[0])
-                yield from self._cut(
-                    values[low:high], inside, [vector[at % len(vector)] for vector in vectors], units[1:]
-                )
+                entries = vectors if len(units) == 2 else [vector[at : at + 1] for vector in vectors]
+                yield from self._cut(values[low:high], inside, entries, units[1:])
         if first < last:
-            entries = [vector if len(vector) == 1 else vector[first:last] for vector in vectors]
-            yield from self._grouped(values[before:after], entries, len(units))
+            entries = vectors if len(units) == 2 else [vector[first:last] for vector in vectors]
+            yield self._together(values[before:after].view(-1, len(entries[0]), self.units[1]), entries)
 
-    def _grouped(self, values: Tensor, vectors: list[Tensor], left: int) -> Iterator[tuple[Tensor, ...]]:
-        """Whole units, of a size that `left` - 1 smaller sizes follow; a shorter last group comes separately."""
-        full, rest = divmod(self._tokens, self._group_size)
-        if left <= 2 or not rest:
-            yield values.view(-1, *(self._outer, full, self._group_size, self._features)[4 - left :]), *vectors
-            return
-        values = values.view(-1, *(self._outer, self._tokens, self._features)[4 - left :])
-        for first, groups, size in ((0, full, self._group_size), (full, 1, rest)):
-            part = values.narrow(-2, first * self._group_size, groups * size).unflatten(-2, (groups, size))
-            yield part, *(vector if vector.shape[-3] == 1 else vector.narrow(-3, first, groups) for vector in vectors)
+    @staticmethod
+    def _together(values: Tensor, vectors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return values if values.dim() > 1 else values[None, None], *(vector[None, :, None] for vector in vectors)

@@ -10,16 +10,25 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from kernels.compression.crossing import Graph
 from kernels.graph import private
+from kernels.graph.again import Inputs, run_again
 from kernels.graph.execute import Run, execute, execute_backward
 from kernels.graph.partition import Partitioner
 from kernels.graph.watch import Watch
 from kernels.graph.ways.policies import way_of
 from kernels.methods.every_tensor import EveryTensor
-from kernels.private import exporting, fakes_are_made, in_dispatch_mode, in_transform, within, without_dispatch_modes
+from kernels.private import (
+    exporting,
+    fakes_are_made,
+    in_dispatch_mode,
+    in_transform,
+    within,
+    within_function_modes,
+    without_dispatch_modes,
+    without_function_modes,
+)
 
 
 @dataclass(eq=False)
@@ -56,6 +65,7 @@ class Engine:
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
         self.running = ""  # the module that is called
+        self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
         self.watch = Watch(self.planned)
         self.warned: set[str] = set()
@@ -80,7 +90,10 @@ class Engine:
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
             backend = private.backend(
-                self.partitioner(call.name), lambda *args: _alive(alive).forward_run(*args), execute_backward
+                self.partitioner(call.name),
+                lambda *args: _alive(alive).forward_run(*args),
+                execute_backward,
+                lambda: within_function_modes(_alive(alive).functions),
             )
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
@@ -90,6 +103,10 @@ class Engine:
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
         return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
+
+    def inputs(self, name: str) -> Inputs:
+        """How a module that backward runs again keeps what it is given."""
+        return Inputs(name, self.method)
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
@@ -120,6 +137,7 @@ class Engine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = type(self)(self.method, self.recomputed, self.policy, self.planned)
+        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
 
@@ -178,7 +196,7 @@ class Captured:
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
-            return checkpoint(self._stock, *args, use_reentrant=False, **kwargs)
+            return run_again(self._stock, args, kwargs, engine.inputs(self.name))
         module, before = self.module, engine.runs
         engine.running = engine.watch.module.name = self.name
         forward = self.own or type(module).forward
@@ -187,18 +205,18 @@ class Captured:
                 if not fakes_are_made():
                     result = engine.entry(self, module, None)(forward, module, args, kwargs)
                 else:
-                    with without_dispatch_modes() as engine.modes:
+                    with without_dispatch_modes() as engine.modes, without_function_modes() as engine.functions:
                         result = engine.entry(self, module, private.seen_by_guards((args, kwargs)))(
                             forward, module, args, kwargs
                         )
         except Exception as error:
-            engine.modes = []
+            engine.modes = engine.functions = []
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
                 engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)
-        engine.modes = []
+        engine.modes = engine.functions = []
         if engine.runs == before:
             mode = in_dispatch_mode()
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"

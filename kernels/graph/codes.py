@@ -1,6 +1,7 @@
 """Codes in the graphs of a block that run operation by operation: each is one call, without PyTorch's dispatcher."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from operator import getitem
 from typing import Any, TypeAlias
@@ -10,11 +11,12 @@ from torch import SymInt, Tensor, fx
 
 from kernels.compression.cut import Cut
 from kernels.compression.decoding import move_results
-from kernels.compression.forms import Bits, Groups
+from kernels.compression.forms import Bits, FixedRange, Groups
 from kernels.compression.nodes import is_mutable, origin
 from kernels.compression.splice import after_last_use, let_cross
-from kernels.engine import dense, host
+from kernels.engine import dense, host, ops
 from kernels.engine.planes import plane_bytes
+from kernels.methods.approximate_activations import shrinkage, step
 from kernels.private import is_fake
 
 # Sizes; or where these change, a tensor without elements that has one dimension more.
@@ -34,8 +36,20 @@ def encode(
         Whether a tensor without elements that has the sizes of x comes last; backward needs them where they change.
     """
     flat = flat_of(x.float().sqrt() if of_roots else x, order)
-    noise = torch.rand(flat.shape, device=x.device) if stochastic else None
+    noise = _uniform(flat) if stochastic else None
     return (*dense.encode(flat, noise, group, bits), *_carrier(x, carries))
+
+
+def _uniform(x: Tensor) -> Tensor:
+    """Numbers from [0, 1), drawn apart from PyTorch's own, of which dropout gets the same as without codes."""
+    if is_fake(x):
+        return torch.rand(x.shape, dtype=torch.float32, device=x.device)
+    return torch.rand(x.shape, dtype=torch.float32, device=x.device, generator=_drawing(x.device, torch.initial_seed()))
+
+
+@lru_cache(maxsize=64)
+def _drawing(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def decode(
@@ -52,6 +66,36 @@ def decode(
     sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
     flat = dense.decode(planes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
     return _shaped(flat.square_().to(dtype) if of_roots else flat, sizes, order)
+
+
+def encode_normalized(
+    x: Tensor, normed: Sequence[Tensor], order: Sequence[int], bits: int, carries: bool
+) -> tuple[Tensor, ...]:
+    """Planes, minima and scales by channels of what a batch norm with the results `normed` normalises."""
+    flat, mean, inverse = flat_of(x, order), normed[1], normed[2]
+    scale = step(bits) / shrinkage(bits) / inverse
+    minimum = mean + scale * (0.5 - 2 ** (bits - 1))
+    if is_fake(x):
+        planes = x.new_empty((bits, plane_bytes(flat.numel())), dtype=torch.uint8)
+    else:
+        offset = torch.full_like(mean, 2 ** (bits - 1))
+        planes = ops.encode(flat, mean, inverse / step(bits), offset, None, _channel(x.shape, order), bits)
+    return planes, minimum, scale, *_carrier(x, carries)
+
+
+def decode_normalized(
+    planes: Tensor, minimum: Tensor, scale: Tensor, shape: Shape, order: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    """The tensor of `encode_normalized`."""
+    sizes = shape.shape[:-1] if isinstance(shape, Tensor) else shape
+    decode_groups = torch.ops.actfit.decode_groups if is_fake(planes) else ops.decode_groups
+    flat = decode_groups(planes, minimum, scale, _channel(sizes, order), prod(sizes), dtype, ())
+    return _shaped(flat, sizes, order)
+
+
+def _channel(sizes: Sequence[int], order: Sequence[int]) -> int:
+    """How many elements of a channel, the second dimension, are neighbours in memory."""
+    return prod(sizes[dim] for dim in order[order.index(1) + 1 :])
 
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> tuple[Tensor, ...]:
@@ -104,6 +148,8 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
         order = form.layout.order
         if isinstance(form, Bits):
             sent = _sent(forward.graph, node, pack, (order, carries))
+        elif isinstance(form, FixedRange):
+            sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries))
         else:
             options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
             sent = _sent(forward.graph, node, encode, options)
@@ -131,6 +177,10 @@ def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -
     carrier = _carrier(value, options[-1])
     if function is pack:
         return value.new_empty(planes, dtype=torch.uint8), *carrier
+    if function is encode_normalized:
+        norm, _, bits, _ = options
+        ends = [norm.meta["val"][1].new_empty(value.shape[1]) for _ in range(2)]
+        return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *carrier
     _, group, bits, *_ = options
     ends = [value.new_empty((count + group - 1) // group, dtype=torch.bfloat16) for _ in range(2)]
     return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *carrier
@@ -153,6 +203,8 @@ def _receive(
         with graph.inserting_before(first):
             if isinstance(form, Bits):
                 decoded = graph.call_function(unpack, (*codes, shape, order))
+            elif isinstance(form, FixedRange):
+                decoded = graph.call_function(decode_normalized, (*codes, shape, order, value.dtype))
             else:
                 options = (shape, order, form.layout.group, value.dtype, form.of_roots)
                 decoded = graph.call_function(decode, (*codes, *options))

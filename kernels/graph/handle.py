@@ -9,7 +9,7 @@ from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.install import install, removed
-from kernels.graph.ways.policies import way_of
+from kernels.graph.ways.policies import method_of, way_of
 from kernels.memory.step import Loss
 from kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from kernels.methods.method import check_bits
@@ -119,9 +119,11 @@ def compress(
         The result of `kernels.planning.make_plan`, or a file with it: bits for each saved tensor, rounding, and the
         blocks that backward computes again.
     policy
-        A paper's method for activations, in place of bits; all else is exact. "fewbit-1" to "fewbit-8": a code of the
-        input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels compute
-        activations then, and round their results once.
+        A paper's method, in place of bits. For activations, where all else is exact: "fewbit-1" to "fewbit-8": a code
+        of the input; "invact", "invact-2": the output and a bit or two; "forward-ad": the derivative. Our kernels
+        compute activations then, and round their results once. "approximate-activations-2" to
+        "approximate-activations-8": as bits, but what a batch norm normalises is saved on a fixed range of standard
+        deviations about the mean, without ranges of groups.
     fit
         A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
     inputs, loss, targets
@@ -142,9 +144,10 @@ def compress(
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
+    by_policy = None
     if policy is not None:
-        way_of(policy)
-        for argument, given in (("bits", bits), ("plan", plan), ("fit", fit)):
+        by_policy = method_of(policy)
+        for argument, given in (("bits", bits), ("rounding", rounding), ("plan", plan), ("fit", fit)):
             if given is not None:
                 raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
     if rounding is not None and rounding not in ROUNDINGS:
@@ -162,8 +165,8 @@ def compress(
     elif inputs is not None and bits is None and plan is None:
         raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:
-        method = None if bits is None else EveryTensor(bits, rounding or "nearest")
-        engine = Engine(method, policy=policy)
+        method = by_policy if bits is None else EveryTensor(bits, rounding or "nearest")
+        engine = Engine(method, policy=policy if method is None else None)
     else:
         plan = _loaded(model, plan, bits, rounding)
         engine = Engine(plan.method if plan.needed else None, frozenset(plan.recomputed), planned=plan.decoded)

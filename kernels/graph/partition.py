@@ -11,10 +11,11 @@ from kernels.compression.crossing import Graph
 from kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from kernels.compression.layout import hint, layout_of
-from kernels.compression.nodes import is_drawn, is_product, without_unused
+from kernels.compression.nodes import is_drawn, is_product
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
+from kernels.graph.norms import on_fixed_range, with_exact_statistics, without_running_statistics
 from kernels.graph.watch import Watch
 from kernels.graph.ways.apply import apply
 from kernels.graph.ways.way import Way
@@ -84,6 +85,8 @@ class Partitioner:
         else:
             static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
+            cut = with_exact_statistics(forward.graph, backward.graph, cut)
+            cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
@@ -110,30 +113,6 @@ class Partitioner:
             return Whole(f"fewer than {self.smallest} elements")
         layout = layout_of(value)
         return Whole(layout) if isinstance(layout, str) else Bits(layout)
-
-
-def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: int) -> None:
-    """Let batch norms in backward do without the running statistics, which forward has changed.
-
-    In training these decide nothing but what they become.
-    """
-    (last,) = forward.find_nodes(op="output")
-    pairs = pairs_of(last.args[0][outputs:], backward)
-    used = {placeholder for placeholder in pairs.values() if placeholder.users}
-    for node in reversed(backward.nodes):
-        if node.target is aten._to_copy.default and not node.users:  # of statistics in 16 bits
-            backward.erase_node(node)
-            continue
-        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
-            node.args = (*node.args[:3], None, None, *node.args[5:])
-        if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
-            x, weight, bias, _, _, *others = node.args
-            node.target, node.args = aten._native_batch_norm_legit.no_stats, (x, weight, bias, *others)
-            for result in list(node.users):  # beyond the three that are left
-                if not result.users:
-                    backward.erase_node(result)
-    saved = without_unused(pairs, used)
-    last.args = ((*last.args[0][:outputs], *saved),)
 
 
 def with_rounded_dropout(backward: fx.Graph) -> None:

@@ -1,18 +1,20 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 import weakref
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from kernels.compression.cut import Cut
-from kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from kernels.compression.planning import seen_as
+from kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
+from kernels.compression.planning import as_seen, seen_as
 from kernels.compression.splice import let_cross
+from kernels.graph.again import Inputs
 from kernels.graph.capture import Engine
-from kernels.graph.codes import encode
+from kernels.graph.codes import decode, encode
 from kernels.graph.execute import Run
 from kernels.graph.install import install, removed
 from kernels.graph.partition import Partitioner
@@ -33,7 +35,7 @@ class CapturedGradients(Gradients):
     """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding))
+        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding), self._trials.recomputed)
         engine.trials = self._trials
         captured = install(model, engine)
         try:
@@ -76,6 +78,9 @@ class CapturedTask(Task):
         return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
 
 
+WHOLE = "saved whole"  # a key of what goes with a graph
+
+
 class _Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
@@ -107,8 +112,25 @@ class _Observed(Engine):
         noting._boxed_call = True  # type: ignore[attr-defined]
         return noting
 
+    def inputs(self, name: str) -> Inputs:
+        return _ObservedInputs(name, self.method, self.history)
 
-WHOLE = "saved whole"
+
+class _ObservedInputs(Inputs):
+    """Tells a history of codes."""
+
+    def __init__(self, name: str, method: EveryTensor | None, history: History) -> None:
+        super().__init__(name, method)
+        self._history = history
+
+    def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
+        if bits is None:
+            self._history.whole[site] = x.nbytes
+        else:
+            self._history.saved(site, x.nbytes, bits, codes[:3], codes[0].untyped_storage())
+
+    def decoded(self, codes: Sequence[Tensor], x: Tensor) -> Tensor:
+        return self._history.decoded(codes[0], x)
 
 
 class _Observing(_Named):
@@ -124,7 +146,13 @@ class _Observing(_Named):
         forward.meta[WHOLE] = {cut.sites[node]: bytes_of(node.meta["val"]) for node in whole}
         for made in forward.graph.find_nodes(op="call_function", target=encode):
             made.target = self._noting(cut.sites[made.args[0]])
+        for made in backward.graph.find_nodes(op="call_function", target=decode):
+            made.target = self._decoding
         forward.recompile()
+        backward.recompile()
+
+    def _decoding(self, planes: Tensor, *others: Any) -> Tensor:
+        return self._history.decoded(planes, decode(planes, *others))
 
     def _noting(self, site: str) -> Callable[..., Any]:
         def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
@@ -144,8 +172,23 @@ class _Tried(Engine):
     def partitioner(self, name: str) -> Partitioner:
         return _Trying(self, self.method, self.trials)
 
+    def inputs(self, name: str) -> Inputs:
+        return _TriedInputs(name, self.method, self.trials)
+
     def variant(self, name: str) -> None:
         """Nothing: all have the same graphs, and codes on trial are looked up when they run."""
+
+
+class _TriedInputs(Inputs):
+    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
+
+    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
+        super().__init__(name, method)
+        self.smallest, self._trials = trials.smallest, trials
+
+    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
+        self._trials.sites[site] = x.numel()
+        return partial(as_seen(self._trials, site, form, x), x)
 
 
 class _Trying(_Named):

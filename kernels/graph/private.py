@@ -42,7 +42,7 @@ def settings() -> AbstractContextManager[Any]:
 
 
 def backend(
-    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any]
+    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any], tracing: Callable[[], Any]
 ) -> Callable[..., Any]:
     """A backend of torch.compile that cuts joint graphs by `partition`; two functions make what runs the parts."""
     aten = torch.ops.aten
@@ -52,7 +52,7 @@ def backend(
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}):
+        with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}), tracing():
             run = compiler(graph, of_tracing(inputs))
 
         def called(*given: Any) -> Any:

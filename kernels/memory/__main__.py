@@ -1,4 +1,4 @@
-"""python -m kernels.memory: what a model saves for backward, unchanged and with activations that save less."""
+"""python -m kernels.memory: what a model saves for backward, as it is and by `compress`."""
 
 from coefficients import command
 
@@ -6,7 +6,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 from kernels.errors import KernelError
-from kernels.memory.options import asked, bits, check, number, parser, whole, with_bits
+from kernels.memory.options import check, parser, ways, whole
 
 if __name__ == "__main__":
     command.early("memory", lambda: check(parser().parse_args()), (KernelError,))
@@ -24,42 +24,47 @@ from torch import Tensor, nn
 
 from coefficients import progress
 from kernels import private
-from kernels.conversion import Report, convert
+from kernels.graph.handle import Handle, compress
+from kernels.graph.ways.policies import way_of
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
 from kernels.memory.planned import PlanAndFront, plan_for_budget
 from kernels.memory.saved import Saved, picture, size
 from kernels.memory.step import peak_bytes
-from kernels.methods.auto import Auto
-from kernels.methods.from_output import FromOutput
-from kernels.methods.registry import of_models
 from kernels.planning.plan import Plan
 
 PEAK = (
-    "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors as this"
-    " machine runs the model; the gradient of its output counts, what operations take for themselves does not."
+    "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors; the"
+    " gradient of the output counts, what operations take for themselves does not."
 )
+PLACES = 3  # that are named of those that stay exact for one reason
 NARROW = (
     "Errors are those of a narrow copy of the model with random weights, on few and short samples; train with what"
-    " convert(model, inputs=..., budget=...) measures on your own."
+    " compress(model, fit=..., inputs=...) measures on your own."
 )
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves with one method or a plan; unchanged if there is no report."""
+    """What a model saves as it is, or in another way, and the peak of a step, if it is asked for.
 
-    activations: str
+    refused: activations that stay exact with a policy, and the reason.
+    """
+
+    way: str
     saved: Saved
-    report: Report | None = None
-    peak: int | None = None
+    peak: int | None
+    refused: Mapping[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises KernelError for bad input."""
     options = parser().parse_args(arguments)
     check(options)
+    for name in options.policy or ():
+        if name != "exact":
+            way_of(name)
     rows = whole("rows", options.rows) or 0
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
     if plot is not None:
@@ -77,25 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.GOOD
 
 
-def _conversions(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `convert` for each method."""
-    bound = number("max-derivative-error", options.max_derivative_error)
-    methods = asked(options)
-    width, takers = bits(options.bits, methods), with_bits(methods)
-    common = {"scheme": options.scheme, "max_derivative_error": bound}
-    return [_arguments(name, {**common, "bits": width if of_models()[name] in takers else None}) for name in methods]
-
-
-def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `convert` for a method: those of the options given that it takes, and its bits."""
-    kind = of_models()[name]
-    takes = {option: value for option, value in given.items() if option in kind.options and value is not None}
-    default = {"bits": vars(kind())["bits"]} if kind.widths and kind is not FromOutput else {}
-    return {"method": name, **default, **takes}
-
-
 def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
-    """The model, its arguments, what it saves unchanged and with each method, and the plan for a budget, if any."""
+    """The model, its arguments, what it saves as it is and in each way, and the plan for a budget, if any."""
     batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
     real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
     planned: PlanAndFront | None = None
@@ -113,10 +101,8 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
             if options.budget is not None:
                 planned = plan_for_budget(options, model, args, kwargs, doing or (lambda text: None))
                 options.peak = True
-            conversions = (
-                _conversions(options) if planned is None else [{"plan": planned.plan}] * (not options.compiled)
-            )
-            return model, args, kwargs, _results(model, args, kwargs, conversions, options), planned
+            asked = ways(options) if planned is None else [{"plan": planned.plan}] * (not options.compiled)
+            return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
     except KernelError:
         raise
     except Exception as error:
@@ -130,27 +116,25 @@ def _results(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    conversions: list[dict[str, Any]],
+    asked: Sequence[Mapping[str, Any]],
     options: argparse.Namespace,
 ) -> list[Result]:
-    def result(name: str, report: Report | None = None) -> Result:
-        saved = saved_bytes(model, *args, accounting=options.accounting, **kwargs)
-        return Result(name, saved, report, peak_bytes(model, *args, **kwargs) if options.peak else None)
+    def result(name: str, handle: Handle | None = None) -> Result:
+        counted = {"accounting": options.accounting, **kwargs}
+        peak = peak_bytes(model, *args, **counted) if options.peak else None
+        saved = saved_bytes(model, *args, fake=True, **counted)
+        return Result(name, saved, peak, handle.refused if handle else {})
 
     results = [result("as it is")]
-    in_place = any(getattr(module, "inplace", False) for module in model.modules())
-    for arguments in conversions:
-        width, scheme, plan = (arguments.get(key) for key in ("bits", "scheme", "plan"))
-        name = "plan" if plan else arguments["method"]
-        if name == Auto.name or (
-            in_place and not plan
-        ):  # convert runs the model to see whether inputs of in-place modules are read again
-            arguments = {**arguments, "inputs": kwargs or args}
-        report = convert(model, **arguments)
-        name = f"{name}{f', {width} bit' if width else ''}{'s' * ((width or 0) > 1)}{f', {scheme}' if scheme else ''}"
-        results.append(result(name, report))
-        report.revert()
+    for way in asked:
+        handle = compress(model, **way)
+        results.append(result(_name(**way), handle))
+        handle.remove()
     return results
+
+
+def _name(policy: str = "exact", bits: int | None = None, plan: Plan | None = None) -> str:
+    return "plan" if plan else policy if bits is None else f"{bits} bits"
 
 
 def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -174,20 +158,18 @@ def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan |
     lines = [
         f"{title['model']} ({title['class']}), {title['dtype']}, input {fed}; {counted}",
         "",
-        f"| activations | kept for backward | less by | converted |{' peak of a step |' if stock_peak else ''}",
-        f"|---|---:|---:|---:|{'---:|' if stock_peak else ''}",
+        f"| | kept for backward | less by |{' peak of a step |' if stock_peak else ''}",
+        f"|---|---:|---:|{'---:|' if stock_peak else ''}",
     ]
     for result in results:
-        saved, report = result.saved, result.report
-        less = f"{1 - saved.total / stock.total:.2%}" if stock.total and report else ""
-        converted = (
-            (report.converted if report else [])
-            if plan is None
-            else [site for site in plan.sites if site.bits is not None]
-        )
-        changed = f"{len(converted)} of {len(report.sites if plan is None else plan.sites)}" if report else ""
+        less = f"{1 - result.saved.total / stock.total:.2%}" if stock.total and result is not results[0] else ""
         peak = f" {size(result.peak)}, {result.peak / stock_peak:.2f}× |" if result.peak and stock_peak else ""
-        lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |{peak}")
+        lines.append(f"| {result.way} | {size(result.saved.total)} | {less} |{peak}")
+    for result in results:
+        for reason in dict.fromkeys(result.refused.values()):
+            places = [place for place, given in result.refused.items() if given == reason]
+            named = ", ".join(places[:PLACES]) + " …" * (len(places) > PLACES)
+            lines += ["", f"{result.way}, {len(places)} exact ({named}): {reason}"]
     if stock_peak:
         lines += ["", PEAK]
     if plan is not None:
@@ -199,11 +181,10 @@ def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan |
 def _json(title: dict[str, Any], results: list[Result], rows: int, plan: Plan | None) -> str:
     entries = []
     for result in results:
-        entry: dict[str, Any] = {"activations": result.activations, **json.loads(result.saved.to_json())}
+        entry: dict[str, Any] = {"way": result.way, **json.loads(result.saved.to_json())}
         entry |= {"peak": result.peak} if result.peak is not None else {}
+        entry |= {"refused": dict(result.refused)} if result.refused else {}
         del entry["tensors"]
-        if result.report is not None:
-            entry["sites"] = json.loads(result.report.to_json())["sites"]
         entries.append(entry)
     return json.dumps({**title, "results": entries, **({"plan": asdict(plan)} if plan else {})}, indent=1)
 

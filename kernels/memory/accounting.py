@@ -1,14 +1,14 @@
-"""What operations would save on CUDA, counted on the CPU.
+"""What operations would save on CUDA, counted on fake tensors of the CPU.
 
 It handles three differences: dropout saves a mask of one byte an element on CUDA, but one of the input's dtype on the
-CPU; attention with dropout saves no S×S tensor on CUDA; and the statistics of a layer norm are float32 on CUDA, but of
-the input's dtype on the CPU. Under `CudaLike` these operations save what CUDA's do (torch 2.13: FlashAttention for
-16-bit tensors without a mask, else the memory-efficient kernel). Their results are right, except that attention leaves
-out dropout; they have no backward. Other operations count as on the CPU: the statistics of group and batch norms in 16
-bits, and RMSNorm, which is one kernel on CUDA, may differ.
+CPU; attention is fused on CUDA also with dropout, and saves no S×S tensor; and the statistics of a layer norm are
+float32 on CUDA, but of the input's dtype on the CPU. Other operations count as on the CPU: the statistics of group and
+batch norms in 16 bits, and RMSNorm, which is one kernel on CUDA, may differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,18 +16,48 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from kernels.methods.method import SavedBy
+from kernels import private
+from kernels.errors import KernelError
+from kernels.names import ACCOUNTINGS
+
+Within = Callable[[], AbstractContextManager[Any]]
+aten = torch.ops.aten
+
+
+def within_of(accounting: str) -> Within:
+    """What a model runs in, to be counted so; raises KernelError for another name."""
+    if accounting not in ACCOUNTINGS:
+        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
+    return cuda_like if accounting == "cuda" else nullcontext
+
+
+@contextmanager
+def cuda_like() -> Iterator[None]:
+    """Meanwhile fake tensors of the CPU are saved as CUDA would save them, in forward and backward."""
+    with _Statistics(), CudaLike():
+        yield
 
 
 class CudaLike(TorchFunctionMode):
-    """Makes dropout, attention and layer norm of CPU tensors save what they save on CUDA.
-
-    Not if another function of torch calls them: `multi_head_attention_forward`.
-    """
+    """Computes dropout and attention by the operations that CUDA has for them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        replacement = SAVING_AS_CUDA.get(func)
+        if func is F.multi_head_attention_forward:
+            with self:  # which torch has left, though the function calls others
+                return _MULTI_HEAD(*args, **(kwargs or {}))
+        replacement = _OPERATIONS.get(func)
         return (replacement or func)(*args, **(kwargs or {}))
+
+
+class _Statistics(private.DispatchMode):
+    """Lets layer norms of 16-bit tensors save their statistics in float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is not aten.native_layer_norm.default or args[0].device.type != "cpu":
+            return result
+        y, *statistics = result
+        return y, *(x.to(torch.promote_types(x.dtype, torch.float32)) for x in statistics)
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -40,26 +70,10 @@ def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return _dropout(input, p, train)
 
 
-def _layer_norm(
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Tensor:
-    shape = list(normalized_shape)
-    if input.device.type != "cpu" or input.dtype not in (torch.float16, torch.bfloat16):
-        return F.layer_norm(input, shape, weight, bias, eps)
-    if torch.is_autocast_enabled("cpu"):  # CUDA's casts to float32
-        return F.layer_norm(input.float(), shape, weight, bias, eps)
-    result: Tensor = _Forward.apply(_norm, input, weight, bias, shape, eps)
-    return result
-
-
-def _norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int], eps: float) -> Any:
-    y, mean, rstd = torch.native_layer_norm(input, shape, weight, bias, eps)
-    return y, (input, weight, bias, mean.float(), rstd.float())
+def _layer_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if input.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        input = input.to(torch.promote_types(input.dtype, torch.float32))  # as CUDA's autocast does
+    return torch.layer_norm(input, *args, **kwargs)
 
 
 def _attention(
@@ -69,50 +83,36 @@ def _attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **rest: Any,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
-    if query.device.type != "cpu" or query.dtype == torch.float64:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+    """FlashAttention for 16-bit tensors without a mask, else the memory-efficient kernel."""
+    if query.device.type != "cpu" or query.dtype == torch.float64 or query.dim() != 4:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
-    result: Tensor = _Forward.apply(_fused, query, key, value, attn_mask, is_causal, rest)
+    if attn_mask is None and query.dtype != torch.float32:
+        result: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
+            0
+        ]
+        return result
+    if attn_mask is not None:
+        attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+    result = aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale
+    )[0]
     return result
 
 
-def _fused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, rest: dict[str, Any]
-) -> Any:
-    y = F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, **rest)
-    length = query.shape[-2]
-    if mask is not None or query.dtype == torch.float32:  # the memory-efficient kernel
-        length = -(-length // 32) * 32
-    if mask is not None and mask.dtype == torch.bool:
-        mask = mask.to(query.dtype)
-    logsumexp = query.new_empty((*query.shape[:-2], length), dtype=torch.float32)
-    seed = [query.new_empty((), dtype=torch.int64) for _ in range(2)]  # and offset, of the random numbers
-    return y, (query, key, value, y, mask, logsumexp, *seed)
-
-
-class _Forward(torch.autograd.Function):
-    """Runs `operation(*args)`, which returns an output and the tensors to save."""
-
-    @staticmethod
-    def forward(ctx: Any, operation: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]], *args: Any) -> Tensor:
-        y, saved = operation(*args)
-        ctx.save_for_backward(*saved)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("accounting='cuda' counts what forward saves, and has no backward")
-
-    @staticmethod
-    def saved_by(operation: Callable[..., Any], *_: Any) -> SavedBy:
-        """For the recorder of memory."""
-        return SavedBy({_norm: "layer_norm", _fused: "scaled_dot_product_attention"}[operation])
-
-
-SAVING_AS_CUDA: dict[Any, Callable[..., Any]] = {
+# The function itself, but without torch's question whether a mode takes its place.
+_MULTI_HEAD = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+_OPERATIONS: dict[Any, Any] = {
     F.dropout: _dropout,
     torch.dropout: _torch_dropout,
     F.scaled_dot_product_attention: _attention,

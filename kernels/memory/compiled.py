@@ -15,17 +15,27 @@ from kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether torch.compile or `compress` compiled it; for a module, also if only a part of it was."""
+    """Whether torch.compile compiled it; for a module, also if only a part of it was."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
-    return runs_graphs(model) or any(
+    return any(
         private.is_compiled_module(module) or module._compiled_call_impl is not None for module in model.modules()
     )
 
 
-def runs_graphs(model: nn.Module) -> bool:
-    """Whether `compress` changed it, or a part of it: its graphs run neither within modes nor on fake tensors."""
-    return any(getattr(vars(module).get("forward"), "runs_graphs", False) for module in model.modules())
+def is_captured(module: nn.Module) -> bool:
+    """Whether its calls run graphs that `compress` captures."""
+    return getattr(vars(module).get("forward"), "runs_graphs", False)
+
+
+def outside_graphs(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Names and modules of a model without those inside captured ones, whose calls are traced, hooks and all."""
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module not in inside:
+            yield name, module
+            if is_captured(module):
+                inside.update(module.modules())
 
 
 def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:

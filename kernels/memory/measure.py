@@ -1,28 +1,21 @@
 """How many bytes a model or a function saves for backward."""
 
 import inspect
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Set
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from kernels.errors import KernelError
-from kernels.memory.accounting import CudaLike
-from kernels.memory.compiled import is_compiled, saved_by_compiled
+from kernels.memory.accounting import Within, within_of
+from kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
 from kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder
 from kernels.memory.saved import Saved
 from kernels.memory.storages import addresses
-from kernels.names import ACCOUNTINGS
-
-NO_HOOKS = (
-    "model must allow saved-tensor hooks, by which saved tensors are measured and coded, got one that disables them"
-    " (torch.autograd.graph.disable_saved_tensors_hooks: {}); convert the modules outside of that, without inputs"
-)
 
 
 def saved_bytes(
@@ -40,11 +33,11 @@ def saved_bytes(
     Parameters
     ----------
     model
-        A module or a function. If compiled, or changed by `compress`, it runs for real twice, and is measured by its
-        graph and by the allocator's statistics.
+        A module or a function. What torch.compile compiled runs for real twice, and is measured by its graph and by the
+        allocator's statistics; what `compress` changed only if fake tensors do not work.
     *args, **kwargs
         What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
-        `convert`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.
+        `make_plan`, if the module's forward takes these names; a single tuple, as there, if it takes so many arguments.
     fake
         Whether a copy of the module runs on fake tensors, which takes neither memory nor time; None: if it can. A real
         run leaves the module unchanged. A function runs for real.
@@ -68,21 +61,26 @@ def saved_bytes(
             f"model must have a forward, got {type(model).__name__}; give the model that it is part of, or a function"
         )
     args, kwargs = _unpacked(model, args, kwargs)
-    if accounting not in ACCOUNTINGS:
-        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
+    within = within_of(accounting)
     if is_compiled(model):
         if fake or accounting != "as-run":
             raise KernelError(
-                "what is compiled must be run as it is, for real; leave fake and accounting out, or give the model"
-                " that was compiled, without compress(...)"
+                "what torch.compile compiled must be run as it is, for real; leave fake and accounting out, or give the"
+                " model that was compiled"
             )
         return saved_by_compiled(model, args, kwargs)
-    within = CudaLike() if accounting == "cuda" else None
+    if accounting == "cuda":
+        if fake is False or not isinstance(model, nn.Module):
+            raise KernelError(
+                "accounting='cuda' must go with a module on fake tensors, as CUDA's operations do not run on a CPU; got"
+                f" {'fake=False' if fake is False else 'a function'}"
+            )
+        return trial(model, args, kwargs, within, fake=True)
     if isinstance(model, nn.Module):
-        return trial(model, args, kwargs, within=within, fake=fake)
+        return trial(model, args, kwargs, fake=fake)
     if fake:
         raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
-    return _recorded(model, args, kwargs, {}, within)[0]
+    return _recorded(model, args, kwargs)[0]
 
 
 def has_forward(model: nn.Module) -> bool:
@@ -114,17 +112,11 @@ def _takes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     return True
 
 
-def disables_hooks(error: BaseException) -> bool:
-    """Whether an error is that of code in which torch allows no saved-tensor hooks."""
-    return any(frame.name == "disable_saved_tensors_hooks" for frame in traceback.extract_tb(error.__traceback__))
-
-
 def trial(
     model: nn.Module,
     args: Any,
     kwargs: Any,
-    names: Mapping[nn.Module, str] | None = None,
-    within: AbstractContextManager[Any] | None = None,
+    within: Within = nullcontext,
     *,
     fake: bool | None = None,
     training: bool = False,
@@ -135,10 +127,8 @@ def trial(
     ----------
     model, args, kwargs
         The model, and what it is called with.
-    names
-        Names of modules that the model does not list.
     within
-        A context manager in which forward runs.
+        Makes a context manager in which forward runs.
     fake
         Whether to run on fake tensors; None: if possible.
     training
@@ -147,78 +137,58 @@ def trial(
     Raises
     ------
     KernelError
-        If fake tensors are asked for and do not work, or the model disables saved-tensor hooks.
+        If fake tensors are asked for and do not work.
     """
-    try:
-        return _tried(model, args, kwargs, names or {}, within, fake, training)
-    except Exception as error:  # of any kind
-        if disables_hooks(error):
-            raise KernelError(NO_HOOKS.format(line(error))) from error
-        raise
-
-
-def _tried(
-    model: nn.Module,
-    args: Any,
-    kwargs: Any,
-    names: Mapping[nn.Module, str],
-    within: AbstractContextManager[Any] | None,
-    fake: bool | None,
-    training: bool,
-) -> Saved:
     if fake is not False:
         try:
-            return _faked(model, args, kwargs, names, within, training)
+            return _faked(model, args, kwargs, within, training)
         except LeakError:
             raise
         except Exception as error:  # of any kind; if fake tensors were not the cause, the real run raises it again
             if fake:
-                raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
+                raise KernelError(
+                    f"model must run on fake tensors for fake=True or accounting='cuda', got {line(error)};"
+                    " saved_bytes(model, inputs) runs it for real"
+                ) from error
+    if any(map(is_captured, model.modules())):
+        return saved_by_compiled(model, args, kwargs)  # its graphs run in no mode that makes no fake tensors
     with on_copies(model):
         if training:
             train(model)
-        return _recorded(model, args, kwargs, names, within)[0]
+        return _recorded(model, args, kwargs, within)[0]
 
 
 class LeakError(KernelError):
     """A model stored fake tensors outside of itself."""
 
 
-def _faked(
-    model: nn.Module, args: Any, kwargs: Any, names: Any, within: AbstractContextManager[Any] | None, training: bool
-) -> Saved:
+def _faked(model: nn.Module, args: Any, kwargs: Any, within: Within, training: bool) -> Saved:
     births: Births | None = None
     try:
-        with on_fakes(model, args, kwargs, names, within) as (copied, *given):
+        with on_fakes(model, args, kwargs) as (copied, positional, named):
             if training:
                 train(copied)
             # A closure, as in a wrapped forward, was not copied: it would run the original model.
             foreign = addresses(list(model.parameters())) - addresses(list(copied.parameters()))
-            saved, births = _recorded(copied, given[0], given[1], given[2], given[3], foreign)
-        del copied, given
+            saved, births = _recorded(copied, positional, named, within, foreign)
+        del copied, positional, named
     finally:
         torch.clear_autocast_cache()
         clean = births is None or forget_fakes(births.alive)
     if not clean:
         raise LeakError(
             "model must hold what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
-            " hook's list, a module of Python); start anew with fake=False in saved_bytes, without inputs in convert;"
-            " for a budget without what puts it there, or by convert(model, 'compress', bits=4) instead"
+            " hook's list, a module of Python); start without what puts it there, or with fake=False in saved_bytes"
         )
     return saved
 
 
 def _recorded(
-    model: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    names: Mapping[nn.Module, str],
-    within: AbstractContextManager[Any] | None,
-    foreign: set[int] | None = None,
+    model: Callable[..., Any], args: Any, kwargs: Any, within: Within = nullcontext, foreign: Set[int] = frozenset()
 ) -> tuple[Saved, Births]:
-    recorder = Recorder(model if isinstance(model, nn.Module) else None, names, foreign or set())
+    recorder = Recorder(model if isinstance(model, nn.Module) else None, foreign)
     torch.clear_autocast_cache()  # cached copies of weights would count as inputs
     with torch.enable_grad():
-        with recorder, within or nullcontext():
+        with recorder, within():
             output = model(*args, **kwargs)
         return recorder.saved(output), recorder.births

@@ -15,7 +15,6 @@ from kernels.planning.budget import check
 from kernels.planning.fronts import Front, front_of
 from kernels.planning.make import kind_of, plan_of
 from kernels.planning.plan import Plan
-from kernels.planning.seconds import with_times
 
 SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
 
@@ -44,8 +43,6 @@ def plan_for_budget(
     task = kind_of(options.compiled)(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
     with nullcontext() if stand_in is None else _one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "error")
-        if options.timed:
-            plan = with_times(task, plan)
         if options.plot is None:
             return PlanAndFront(plan, None)
         return PlanAndFront(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))

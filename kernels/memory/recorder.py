@@ -7,9 +7,9 @@ address: an address is used again after a storage is freed, and that of a fake t
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 from weakref import WeakSet
@@ -20,10 +20,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from kernels import private
+from kernels.memory.compiled import outside_graphs
 from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.memory.storages import addresses, operand_storages, storages
 from kernels.methods.method import SavedBy
 
+GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 
 
@@ -62,7 +64,7 @@ class _Calls(TorchFunctionMode):
 class Births(private.DispatchMode):
     """Records each new storage, and which are copies of those in `parameters`; raises for those in `foreign`."""
 
-    def __init__(self, parameters: set[int], foreign: set[int], scopes: list[str]) -> None:
+    def __init__(self, parameters: set[int], foreign: Set[int], scopes: list[str]) -> None:
         self.born: dict[int, tuple[StorageWeakRef, Saver]] = {}
         self.parameters, self.foreign, self.scopes = parameters, foreign, scopes
         self.copies: set[int] = set()
@@ -101,21 +103,18 @@ def _size(reference: StorageWeakRef) -> int:
 class Recorder:
     """A context manager for a forward pass; then `saved(output)` gives what is saved, as long as the output is alive.
 
-    Under torch.compile use `saved_bytes`.
+    Under torch.compile and for models that `compress` changed use `saved_bytes`.
 
     Attributes
     ----------
     model
         Its modules are named in the result; its parameters and buffers do not count as activations.
-    names
-        Names of further modules, which the model does not list.
     foreign
         Keys of storages that operations must not use; RuntimeError is raised if one does.
     """
 
     model: nn.Module | None = None
-    names: Mapping[nn.Module, str] = field(default_factory=dict)
-    foreign: set[int] = field(default_factory=set)
+    foreign: Set[int] = frozenset()
 
     def __post_init__(self) -> None:
         self._packed: WeakSet[_Packed] = WeakSet()
@@ -148,7 +147,7 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._exit.close()
         # The graph holds the recorder, and the model may hold the graph: a cycle through torch that is never collected.
-        self.model, self.names = None, {}
+        self.model = None
         if self._error is not None and kind is None:
             raise self._error
 
@@ -173,7 +172,9 @@ class Recorder:
                 by_storage.setdefault(storage._cdata, []).append(pack)
                 sizes[storage._cdata] = storage.nbytes()
         own = self._parameters | {key for key, packs in by_storage.items() if any(pack.parameter for pack in packs)}
-        saved = [_saved_tensor(sizes[key], packs) for key, packs in by_storage.items() if key in alive - copies]
+        saved = [
+            _saved_tensor(sizes[key], packs, born[key][1]) for key, packs in by_storage.items() if key in alive - copies
+        ]
         results = addresses(output)
         unseen = alive - set(by_storage) - results - copies if output is not None else set()
         saved += [SavedTensor(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
@@ -187,9 +188,8 @@ class Recorder:
 
     def _named(self) -> dict[nn.Module, str]:
         """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
-        listed = () if self.model is None else self.model.named_modules()
-        plain = {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
-        return {**plain, **self.names}
+        listed = () if self.model is None else outside_graphs(self.model)
+        return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
@@ -204,7 +204,7 @@ class Recorder:
         try:
             self._count += 1
             by = self._saved_by(sys._getframe(1))
-            packed = _Packed(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
+            packed = _Packed(tensor, Saver(self._scopes[-1], str(by)), self._count)
             self._packed.add(packed)
             return packed
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
@@ -220,8 +220,8 @@ class Recorder:
         return SavedBy(self._calls.running[-1] if self._calls.running else "")
 
 
-def _saved_tensor(size: int, packs: Sequence[_Packed]) -> SavedTensor:
-    """The record of one storage, from all tensors in it that were saved."""
+def _saved_tensor(size: int, packs: Sequence[_Packed], maker: Saver) -> SavedTensor:
+    """The record of one storage, from all tensors in it that were saved; of a graph's it says what made it."""
     first = packs[0].tensor
-    savers = tuple(dict.fromkeys(pack.saver for pack in packs))
+    savers = tuple(dict.fromkeys(maker if pack.saver.operation == GRAPH else pack.saver for pack in packs))
     return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), savers)

@@ -11,7 +11,6 @@ from typing import Any
 
 from coefficients.pictures import FORMATS, SALT, undated
 from kernels.errors import KernelError
-from kernels.methods.method import Method
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -62,13 +61,10 @@ class Saver:
         The name of its module in the model.
     operation
         Torch's function, or the autograd.Function.
-    method
-        The method of this package, if it is one.
     """
 
     module: str
     operation: str
-    method: type[Method] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class Group:
     ----------
     module
         Its name, with * for numbers that differ.
-    operation, method
+    operation
         As in a `Saver`.
     bytes, tensors
         How many it saves.
@@ -112,7 +108,6 @@ class Group:
     operation: str
     bytes: int
     tensors: int
-    method: type[Method] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,8 +153,7 @@ class Saved:
         groups = []
         for (_, operation), tensors in by_saver.items():
             name, sizes = common(tensor.by[0].module for tensor in tensors), [tensor.bytes for tensor in tensors]
-            method = tensors[0].by[0].method
-            groups.append(Group(name, operation, sum(sizes), len(list(filter(None, sizes))), method))
+            groups.append(Group(name, operation, sum(sizes), len(list(filter(None, sizes)))))
         groups = [group for group in groups if group.bytes]
         return sorted(groups, key=lambda group: (-group.bytes, group.module, group.operation))
 
@@ -199,8 +193,7 @@ class Saved:
         """Everything: the totals, the groups, and each tensor."""
         totals = {"total": self.total, "unseen": self.unseen}
         besides = {"inputs": self.inputs, "parameters": self.parameters, "copies": self.copies}
-        groups = [asdict(group, dict_factory=_without_method) for group in self.groups()]
-        tensors = [asdict(tensor, dict_factory=_without_method) for tensor in self.tensors]
+        groups, tensors = (list(map(asdict, rows)) for rows in (self.groups(), self.tensors))
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
@@ -236,11 +229,6 @@ class Saved:
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
         share = count / self.total if self.total else 0.0
         return f"| {module} | {operation} | {tensors} | {size(count)} | {share:.1%} |"
-
-
-def _without_method(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For JSON: the operation names the method."""
-    return {name: value for name, value in fields if name != "method"}
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

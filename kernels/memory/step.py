@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from kernels import private
 from kernels.errors import KernelError, shown
+from kernels.memory.accounting import Within, within_of
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.operations import operations
@@ -66,18 +68,18 @@ class Living(private.DispatchMode):
         self.now -= count
 
 
-def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
+def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:
     """The most bytes that are alive at once in forward and backward, besides those from before.
 
-    A copy of the model runs on fake tensors, see `run_step`.
+    A copy of the model runs on fake tensors, see `run_step`; `accounting` is as of `saved_bytes`.
 
     Raises
     ------
     KernelError
-        For a model that cannot run on fake tensors, or whose output has no gradient.
+        For a model that cannot run on fake tensors, or whose output has no gradient; for another accounting.
     """
-    living = Living()
-    run_step(living, model, args, kwargs)
+    living, within = Living(), within_of(accounting)
+    run_step(living, model, args, kwargs, within=within)
     return living.peak
 
 
@@ -90,6 +92,7 @@ def run_step(
     loss: Loss | None = None,
     targets: Any = None,
     training: bool = False,
+    within: Within = nullcontext,
     prepare: Callable[[nn.Module], object] = lambda copied: None,
     between: Callable[[list[Tensor]], object] = lambda results: None,
 ) -> None:
@@ -109,6 +112,8 @@ def run_step(
         As of `differentiated`.
     training
         Whether to run all modules in training mode.
+    within
+        Makes a context manager in which it runs.
     prepare
         Called with the copy before it runs.
     between
@@ -127,7 +132,7 @@ def run_step(
                 if weight.requires_grad:
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
-            with living:
+            with living, within():
                 to_differentiate = partial(differentiated, loss=loss, targets=copied_targets)
                 _step(copied, positional, named, between, to_differentiate, holds=loss is not None)
         del copied, positional, named, copied_targets, to_differentiate

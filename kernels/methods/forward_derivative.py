@@ -13,7 +13,6 @@ class ForwardDerivative(Method):
     """f'(x), stored as a tensor like x."""
 
     name: ClassVar[str] = "forward-ad"
-    serves_any_function: ClassVar[bool] = True
 
     def storage(self, function: FunctionInfo) -> Storage:
         return DERIVATIVE

@@ -52,7 +52,7 @@ class FromOutput(Method):
         return 2 if self.storage(function) is BRANCH_AND_ROUNDING else super().stored_bits(function)
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
-        for name, least in self.lower_limits(function).items():
+        for name, least in function.lower_limits.items():
             if not parameters[name] >= least:
                 raise KernelError(
                     f"{name} must be at least {least:g} for method={self.name!r}, got {parameters[name]:g}: below, the"
@@ -65,9 +65,6 @@ class FromOutput(Method):
                 f"bits must be 1 for {function.name} in {dtype} with method={self.name!r}, got 2: the second bit tells"
                 " which way y was rounded to float16 or bfloat16, and here it is not; leave out bits"
             )
-
-    def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
-        return function.lower_limits
 
     def rounds_parameters(self, function: FunctionInfo) -> bool:
         return function.rounded_for in ("x", "y")

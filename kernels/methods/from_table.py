@@ -16,7 +16,6 @@ class FromTable(Method):
     """A code of x, whose `table`, which each of them gives, has what codes stand for."""
 
     options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
-    default_parameters_only: ClassVar[bool] = True
     values: ClassVar[str]  # what codes stand for, under "solution" of the file
     too_few: ClassVar[str]  # the message for a file with one value; {path}
 

@@ -48,10 +48,6 @@ class Method(ABC):
         Whether PyTorch's own function runs.
     widths
         Allowed values of the option bits; empty without such an option.
-    default_parameters_only
-        Whether it serves functions only with their default parameters.
-    serves_any_function
-        Whether it serves functions that are not in the catalogue.
     """
 
     name: ClassVar[str]
@@ -59,8 +55,6 @@ class Method(ABC):
     fit: ClassVar[str] = ""
     stock: ClassVar[bool] = False
     widths: ClassVar[range] = range(0)
-    default_parameters_only: ClassVar[bool] = False
-    serves_any_function: ClassVar[bool] = False
 
     @abstractmethod
     def storage(self, function: FunctionInfo) -> Storage:
@@ -86,10 +80,6 @@ class Method(ABC):
 
     def check_dtype(self, function: FunctionInfo, dtype: str) -> None:  # noqa: B027 - nothing refused
         """Raise KernelError for tensors of a dtype that the method has no kernel for."""
-
-    def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
-        """Of parameters: below them the method cannot serve the function."""
-        return {}
 
     def table(self, function: FunctionInfo) -> Table | None:
         """The table of the codes, which the storages CODES and TABLE_CODES read; only for a bound method."""

@@ -27,7 +27,6 @@ class Planned(EveryTensor):
     """
 
     name: ClassVar[str] = "plan"
-    by_site: ClassVar[bool] = True
 
     at_site: Mapping[str, int | None] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ class Call(NamedTuple):
 
 
 def call_of(inputs: Any) -> Call:
-    """The call for `inputs` as `convert` takes them."""
+    """The call for `inputs` as `make_plan` takes them."""
     if isinstance(inputs, Mapping):
         return Call((), dict(inputs))
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})

@@ -105,14 +105,14 @@ class Plan:
                 "plan must be for compress, got one of a compiled model, in which other tensors are saved; give it to"
                 " torch.compile(model, options=compression.options(plan=...))"
             )
-        names = {name for name, _ in model.named_modules()}
+        names = {name for name, _ in model.named_modules(remove_duplicate=False)}  # graphs have any of them
         for module in (*self.recomputed, *(site.name.partition(": ")[0] for site in self.sites)):
             if module not in names:
                 raise KernelError(
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
                     f" {type(model).__name__} has not; plan anew by compress(model, fit=..., inputs=...)"
                 )
-        check_repeated(self.modules, names, type(model).__name__)
+        check_repeated(self.modules, (name for name, _ in model.named_modules()), type(model).__name__)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as JSON, for `Plan.load` and `compress(model, plan=path)`."""

@@ -41,6 +41,8 @@ class Trials:
         Bits by site; other sites are whole.
     smallest
         The fewest elements with which a tensor has codes.
+    recomputed
+        Names of modules that backward runs again.
     sites
         Elements of all sites that were saved, by name.
     decoded
@@ -50,6 +52,7 @@ class Trials:
     rounding: str = "nearest"
     bits: Bits = field(default_factory=dict)
     smallest: int = SMALLEST
+    recomputed: frozenset[str] = frozenset()
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
     modules: list[str] = field(default_factory=list)  # those that share graphs, by number

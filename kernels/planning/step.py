@@ -4,9 +4,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from kernels.memory.step import Living
@@ -108,16 +106,6 @@ class History(Living):
         self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
         self._decoded: dict[int, list[list[int]]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is torch.ops.actfit.decode_groups.default:
-            key = self._by_planes.get(args[0].untyped_storage()._cdata)
-            if key is not None and result.nbytes == self._site[key][1]:  # else it is a piece
-                life = [len(self.peaks), len(self.peaks)]
-                self._decoded[key].append(life)
-                weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
-        return result
-
     def event(self) -> int:
         """End a segment; gives the number of the next."""
         self.peaks.append(self.peak)
@@ -137,6 +125,15 @@ class History(Living):
         self._by_planes[address] = key
         weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
         weakref.finalize(until, self._freed, key)
+
+    def decoded(self, planes: Tensor, result: Tensor) -> Tensor:
+        """Record that a whole tensor is alive that was decoded from these bit planes; gives it back."""
+        key = self._by_planes.get(planes.untyped_storage()._cdata)
+        if key is not None:
+            life = [len(self.peaks), len(self.peaks)]
+            self._decoded[key].append(life)
+            weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
+        return result
 
     def _freed(self, key: int) -> None:
         self._lives[key][1] = self.event()

@@ -178,7 +178,7 @@ class Task(ABC):
 
             def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
-                trials = Trials(self.rounding, smallest=smallest)
+                trials = Trials(self.rounding, smallest=smallest, recomputed=frozenset(blocks))
                 return self.gradients(model, *call, self.loss, trials, targets, self.progress), share
 
             while True:

@@ -14,19 +14,19 @@ def run(*arguments):
     return command.run(budget.PROG, lambda: budget.main(arguments), (KernelError,))
 
 
-def test_the_plan_stays_within_the_budget_and_errs_less_than_uniform_bits(tmp_path, capsys):
+def test_the_plan_stays_within_the_budget_and_errs_no_more_than_uniform_bits(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--models", "vit", "--out", str(out)) == command.GOOD
     rows = read_lines(out)
     value = {(row["implementation"], row["unit"]): row["median"] for row in rows}
     peak, error = budget.PEAK, budget.ERROR
     assert value[budget.PLAN, peak] <= value[budget.BUDGET, peak] == value[budget.STOCK, peak] // budget.SHARE
-    assert 0 < value[budget.PLAN, error] <= value[budget.UNIFORM, error]
+    assert value[budget.PLAN, error] <= value[budget.UNIFORM, error]
     assert value[budget.FAST, peak] <= value[budget.BUDGET, peak]
     assert value[budget.PLAN, error] <= value[budget.FAST, error]
     assert value[budget.CHECKPOINT, error] == 0
     assert value[budget.STOCK, budget.WORK] == 1
-    assert value[budget.PLAN, budget.WORK] < value[budget.CHECKPOINT, budget.WORK] < 4 / 3
-    assert value[budget.CHECKPOINT, budget.KEPT] < value[budget.PLAN, budget.KEPT] < value[budget.STOCK, budget.KEPT]
+    assert 1 < value[budget.PLAN, budget.WORK] <= value[budget.CHECKPOINT, budget.WORK] < 4 / 3
+    assert max(value[way, budget.KEPT] for way in (budget.PLAN, budget.CHECKPOINT)) < value[budget.STOCK, budget.KEPT]
     assert {row["unit"] for row in rows if row["mode"] == budget.TIME} == {"s", "ratio of times"}
     assert "vit: times checkpoint / stock" in capsys.readouterr().out

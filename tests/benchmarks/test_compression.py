@@ -7,7 +7,7 @@ from benchmarks.baselines.hooked import EncodedStorage, saving_codes
 from benchmarks.compression import __main__ as compression
 from benchmarks.compression.meter import measured
 from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
-from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
+from benchmarks.compression.ways import CHECKPOINT, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
 from benchmarks.rows import read_lines
 from coefficients import command
@@ -36,19 +36,12 @@ def test_checkpointing_is_exact_and_hooks_err_by_their_bits(name):
     assert 0 < errors[0] < errors[1] / 4  # a step is 17 times as long
 
 
-def test_vit_is_built():
-    net = build("ViT", SIZE._replace(batch=2, length=32), torch.float32, CPU)
-    net.loss(net.module).backward()
-    assert net.gradient().isfinite().all()
-    assert len(net.blocks) == SIZE.layers
-
-
 def test_every_network_has_its_sizes():
     assert set(NORMAL) == set(LARGE) == set(TINY)
 
 
 def test_the_ways_are_those_of_the_command_line():
-    named = {*HOOKS, *CONVERTED, *OURS}
+    named = {*HOOKS, *OURS}
     assert named < set(COMPRESSION_WAYS)
     assert {way for way in COMPRESSION_WAYS if way.endswith(("bits", "exact"))} == named
 
@@ -71,7 +64,7 @@ def test_compress_keeps_less_than_hooks_and_errs_less(name):
     assert kept < taken(EAGER)[0]
     assert error == 0
     for bits in (8, 4):
-        ours, hooks = taken(f"compress graph {bits} bits"), taken(f"hook {bits} bits")
+        ours, hooks = taken(f"compress {bits} bits"), taken(f"hook {bits} bits")
         assert ours[0] < hooks[0] < kept
         assert 0 < ours[1] < hooks[1]
 
@@ -114,21 +107,6 @@ def test_quick_and_its_rows(tmp_path, capsys):
     assert "GELU MLP, float32: checkpoint / eager" in said
 
 
-def test_times_are_of_the_dtypes_that_are_asked_for(tmp_path):
-    out = tmp_path / "rows.jsonl"
-    words = ("--quick", "--what", "times", "--ways", "eager,checkpoint", "--dtypes", "bfloat16", "--out", str(out))
-    assert run(*words) == command.GOOD
-    rows = read_lines(out)
-    assert {(row["dtype"], row["unit"]) for row in rows} == {("bfloat16", "s"), ("bfloat16", "ratio of times")}
-
-
-def test_ways_whose_tests_fail_are_left_out(tmp_path):
-    out = tmp_path / "rows.jsonl"
-    asked = ("--quick", "--what", "bytes", "--dtypes", "float32", "--without", "hook 4 bits,coded 4 bits")
-    assert run(*asked, "--out", str(out)) == command.GOOD
-    assert {row["implementation"] for row in read_lines(out)} == {EAGER, CHECKPOINT}
-
-
 def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(HOOKS, "hook 4 bits", "four")
     out = tmp_path / "rows.jsonl"
@@ -142,7 +120,6 @@ def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monke
     [
         (("--models", "LSTM"), "models must be of GELU MLP, "),
         (("--ways", "hook 5 bits"), "ways must be of eager, "),
-        (("--without", "hook 5 bits"), "without must be of eager, "),
         (("--dtypes", "float16"), "dtypes must be float32 or bfloat16, got 'float16'"),
         (("--what", "speed"), "what must be bytes or times, got 'speed'"),
         (("--ways", "checkpoint"), "ways must have eager or compiled, to which times are compared, got 'checkpoint'"),

@@ -1,7 +1,7 @@
 """`python -m benchmarks.kernels`: bytes, rows, refusals and goals; not its speed."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -11,17 +11,15 @@ from benchmarks.clock import CpuClock, rounds, time_rows
 from benchmarks.kernels import __main__ as bench
 from benchmarks.kernels import cases
 from benchmarks.kernels import check as kernels_check
-from benchmarks.kernels import table as kernels_table
-from benchmarks.rows import RESULTS, Row, read, summary
+from benchmarks.rows import RESULTS, read
 from coefficients import command
 from kernels.engine import reference
 from tests.kernels.saved import bytes_allocated
 
 CPU = torch.device("cpu")
 N = 1 << 12
-BASE = {"what": "gelu", "mode": "both", "size": {"n": kernels_table.LARGE}, "dtype": "bfloat16"}
+BASE = {"what": "gelu", "mode": "both", "size": {"n": 1 << 26}, "dtype": "bfloat16"}
 ORIGIN = {"device": "d", "versions": {}, "revision": "r"}
-LAYER = {**BASE, "what": "gelu mlp", "size": {"tokens": 8, "width": 8}}
 QUICK = ("--device", "cpu", "--quick", "--fn", "gelu", "--dtypes", "bfloat16")
 
 
@@ -33,10 +31,6 @@ def seeded(monkeypatch):
 
 def run(*arguments):
     return command.run(bench.PROG, lambda: bench.main(arguments))
-
-
-def row(implementation, unit, median, **changed):
-    return Row(**{**BASE, **changed}, implementation=implementation, unit=unit, **summary([median]), **ORIGIN)
 
 
 @pytest.mark.parametrize("function", ["gelu", "silu"])
@@ -114,9 +108,7 @@ def test_the_command_writes_rows(tmp_path, capsys):
         assert line.runs == bench.QUICK_RUNS["cpu"]
         assert line.versions["torch"] == torch.__version__
         assert line.versions["threads"] == "1"
-    printed = capsys.readouterr().out
-    assert "Times stock eager's time" in printed
-    assert "Goals" not in printed  # those are for a GPU
+    assert "Times stock eager's time" in capsys.readouterr().out
 
 
 def test_quick_leaves_what_is_committed(capsys):
@@ -242,40 +234,11 @@ def test_ratios_are_taken_round_by_round():
     assert {unit for _, unit in by_name} == {"s", "host s", "GB/s", "ratio of times", "ratio of GB/s"}
 
 
-def test_goals_are_read_off_the_rows():
-    ratios = {"fewbit-3": 0.88, "fewbit-4": 2.0, "invact": 1.04, "forward-ad": 1.0, "compile": 3.0}
-    rows = [row(f"{name} / eager", "ratio of times", value) for name, value in ratios.items()]
-    rows += [replace(large, size={"n": 64}, median=9.0) for large in rows]
-    for mode, share in (("forward", 0.95), ("backward", 0.85)):
-        shares = {"eager": 0.1, "compile": 0.1, "invact": share, "fewbit-1": 0.97}
-        rows += [row(f"{name} / copy", "ratio of GB/s", ratio, mode=mode) for name, ratio in shares.items()]
-    layer = {"compile": 1.5, "invact": 1.005, "act-linear": 1.02}
-    rows += [row(f"{name} / eager", "ratio of times", value, **LAYER) for name, value in layer.items()]
-    goals = [(goal.value, goal.limit, goal.met) for goal in kernels_table.goals(rows)]
-    assert goals == [
-        (0.88, 0.90, True),
-        (1.04, 1.03, False),
-        (1.00, 1.00, True),
-        (0.95, 0.90, True),
-        (0.85, 0.90, False),
-        (1.02, 1.01, False),
-    ]
-    lines = [str(goal) for goal in kernels_table.goals(rows)]
-    assert lines[0] == "pass   0.880 <= 0.90  gelu, bfloat16: fewbit-3 / eager, time of forward and backward"
-    assert lines[4].startswith("FAIL   0.850 >= 0.90  gelu, bfloat16: invact / copy, GB/s of backward")
-    assert "tokens 8, width 8: act-linear / eager, the most of 2 methods" in lines[5]
-
-
-def test_goals_that_were_not_measured_are_not_there():
-    assert kernels_table.goals([row("invact / eager", "ratio of times", 2.0, size={"n": 64})]) == []
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu(tmp_path, capsys):
+def test_on_a_gpu(tmp_path):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--fn", "gelu", "--dtypes", "bfloat16", "--sizes", "2^16", "--out", str(out)) == command.GOOD
-    assert "Goals" in capsys.readouterr().out
     rows = read(out)
     kept = {
         (measured.what, measured.implementation, measured.unit): measured.median

@@ -15,8 +15,8 @@ COMMITTED = {
 
 
 def test_every_row_is_committed() -> None:
-    compressed = ("as it is", *memory.COMPRESSED)
-    ways = {"kept for backward": (*compressed, *memory.CONVERSIONS), memory.HALVED: compressed}
+    kept = (memory.STOCK, *memory.COMPRESSED)
+    ways = {memory.KEPT: (*kept, *memory.POLICIES), memory.HALVED: kept}
     models = {(what, way, model) for what, of_what in ways.items() for way in of_what for model in memory.MODELS}
     assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
 
@@ -35,11 +35,9 @@ def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = 2 * 4096 * 4096  # elements between the layers
     counts = {row.implementation: row.median for row in memory.models()}
     assert counts == {
-        "as it is": 4 * hidden,
+        memory.STOCK: 4 * hidden,
+        "exact": 2 * hidden,  # GELU's input alone, in bfloat16
+        **{f"{bits} bits": hidden * bits // 8 + hidden // 16 for bits in (8, 4, 2)},  # 4 bytes for each 64 elements
         "invact": 2 * hidden + hidden // 8,
-        "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
-        "auto": 2 * hidden + hidden // 8,
-        "auto, error 0.05": 2 * hidden + hidden // 8,
-        # GELU's input alone, with 4 bytes for each 128 elements; bfloat16 both times.
-        **{f"compress, {bits} bits": hidden * bits // 8 + hidden // 32 for bits in (8, 4, 2)},
+        "fewbit-3": 2 * hidden + 3 * hidden // 8,
     }

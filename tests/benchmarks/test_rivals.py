@@ -1,8 +1,6 @@
 """The rivals compute the same block, save the expected bytes, and are compared with float64."""
 
-import ctypes
 import shutil
-import sys
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
 from benchmarks.rivals import __main__ as rivals
-from benchmarks.rivals import page as rivals_page
 from benchmarks.rows import read_lines
 from coefficients import command
 from kernels import KernelError, saved_bytes
@@ -79,42 +76,6 @@ def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
     assert kept == {blocks.COMPILE: 9, blocks.RECOMPUTING: 5, "invact" + blocks.COMPILED: 5 + bit}
 
 
-class Info(ctypes.Structure):
-    """glibc's struct mallinfo2, on its heap."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "mapped", "usmblks", "fsmblks", "used", "free", "keepcost")
-    )
-
-
-def books(*_):
-    """glibc's allocated bytes, in place of a GPU's; its peak is not meaningful."""
-    libc = ctypes.CDLL("libc.so.6")
-    libc.mallinfo2.restype = Info
-    info = libc.mallinfo2()
-    return info.mapped + info.used
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's books are read")
-def test_what_is_allocated_is_what_forward_leaves(monkeypatch):
-    for name in ("memory_allocated", "max_memory_allocated"):
-        monkeypatch.setattr(torch.cuda, name, books)
-    for name in ("synchronize", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
-    # So large that each tensor is a mapping of its own: pages, and no free blocks that are used again.
-    # Many rows of few features: products of matrices in bfloat16 take most of the time.
-    rows, width = 8192, 32
-    monkeypatch.setattr(rivals, "TIMED", {"cuda": ((rows, width),)})
-    allocated = rivals.allocated(Rivals(CPU, compiles=False, kinds=(MLP,)), rivals.origin(CPU))
-    unit = rows * width * 2
-    # The input was there before and does not count, the result is there after it and does. Besides, some pages.
-    kept = {row.implementation: row.median / unit for row in allocated if row.mode == rivals_page.ALLOCATED}
-    assert kept == {name: pytest.approx(KEPT[MLP, name], abs=0.1) for name in kept}
-    assert {EAGER, CHECKPOINT, LATE, "invact"} <= set(kept)
-
-
 @pytest.mark.slow
 def test_the_judge_is_of_the_same_weights():
     judged = rivals.accuracy(Rivals(CPU, compiles=False), rivals.origin(CPU))
@@ -139,16 +100,6 @@ def test_liger_is_asked_only_on_a_gpu(monkeypatch):
     assert LIGER not in names
     gpu = [(block.kind, block.implementation) for block in Rivals(torch.device("cuda"), compiles=False).blocks(8)]
     assert [kind for kind, name in gpu if name == LIGER] == [SWIGLU, GEGLU]
-
-
-def test_on_a_gpu_the_allocator_is_asked_and_nothing_is_counted(monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(rivals, "device_of", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(rivals, "origin", lambda _: {"device": "gpu"})
-    monkeypatch.setattr(rivals, "counted", lambda *_: asked.append("counted") or [])
-    monkeypatch.setattr(rivals, "allocated", lambda *_: asked.append("allocated") or [])
-    assert rivals.main(["--what", "memory", "--out", str(tmp_path / "rows")]) == command.GOOD
-    assert asked == ["allocated"]
 
 
 def test_ligers_gelu_is_judged_by_its_own_definition():

@@ -125,7 +125,6 @@ def test_quick_writes_nothing_by_itself(capsys):
         (("--threads", "²"), "threads must be a whole number"),
         (("--size", "huge"), "size must be small or large, got 'huge'"),
         (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
-        (("--digits-activation", "relu"), "digits-activation must be silu or gelu, got 'relu'"),
         (("--out", "/nowhere/rows"), "out must be in a folder that exists"),
         (("--quick", "--out", __file__), "must hold rows of this benchmark"),
     ],
@@ -141,14 +140,6 @@ def test_wrong_options(arguments, said, capsys):
 def test_a_gpu_that_is_not_there(capsys):
     assert run("--device", "cuda") == command.MISUSED
     assert "use --device cpu" in capsys.readouterr().err
-
-
-# The page
-
-
-def test_the_page_says_what_was_measured():
-    page = training_page.PAGE.read_text(encoding="utf-8")
-    assert training_page.rendered(page) == page
 
 
 def test_the_picture_of_peaks_has_a_point_for_each_variant():

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from codegen import elementwise
 from kernels import KernelError
 from tests.codegen.emitted import functions
-from tests.kernels.written import DTYPES, MADE, WRITTEN, both, each_dtype, exact, several
 from tests.kernels.test_properties import gradients, tensors
+from tests.kernels.written import DTYPES, MADE, WRITTEN, both, each_dtype, exact, several
 
 
 @pytest.fixture(params=["torch", "triton"])

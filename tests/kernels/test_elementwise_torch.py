@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import kernels
 from codegen import elementwise
 from kernels import KernelError
-from tests.kernels.written import MADE, each_dtype, several
 from tests.kernels.saved import bytes_allocated, bytes_in_graph, in_graph
+from tests.kernels.written import MADE, each_dtype, several
 
 ops = torch.ops.actfit
 

@@ -1,13 +1,13 @@
-"""The error of the gradient of a model that `convert` changed."""
+"""The error of the gradient of a model that `compress` changed, or that has activations of ours."""
 
+from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, convert, gradient_error
+from kernels import GELU, KernelError, compress, gradient_error
 from tests.kernels.planning.nets import gradient, text
 
 
@@ -22,7 +22,7 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     model, (x,) = text(1)
     weights = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     exact = gradient(model, (x,), weights)
-    convert(model, "compress", bits=bits)
+    compress(model, bits=bits)
     got = gradient(model, (x,), weights)
     measured = gradient_error(model, lambda model: (model(x) * weights).sum())
     off, whole = (torch.cat([part.flatten() for part in parts]).double() for parts in (got, exact))
@@ -31,22 +31,22 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     assert {parameter.name for parameter in measured.parameters} == {name for name, _ in model.named_parameters()}
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "compress": {"method": "compress", "bits": 3},
-    "a part": {"method": "compress", "bits": 3, "include": "1"},
-    "a budget": {"budget": 0.1},
-    "fewbit": {"method": "fewbit", "bits": 2},
-    "approx-backprop": {"method": "approx-backprop", "bits": 3},
+WAYS: dict[str, Callable[[nn.Sequential], object]] = {
+    "bits": lambda model: compress(model, bits=3),
+    "a part": lambda model: compress(model[4], bits=3),
+    "a budget": lambda model: compress(model, fit=0.1, inputs=torch.randn(4, 64, 32)),
+    "a policy": lambda model: compress(model, policy="fewbit-2"),
+    "a module": lambda model: model.__setitem__(1, GELU(method="fewbit", bits=2)),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_of_converting(way: str) -> None:
+def test_each_way_of_saving_less(way: str) -> None:
     """The exact gradient is that of the model before, and nothing is changed."""
     torch.manual_seed(0)
     layers = [(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32)) for _ in range(4)]
     model = nn.Sequential(*chain.from_iterable(layers))  # so deep that a plan lowers the peak
-    convert(model, inputs=torch.randn(4, 64, 32), **WAYS[way])
+    WAYS[way](model)
     forwards = [vars(module).get("forward") for module in model.modules()]
     text = str(model)
     first, again = gradient_error(model, squared_sum), gradient_error(model, squared_sum)
@@ -58,7 +58,7 @@ def test_each_way_of_converting(way: str) -> None:
 
 def test_dropout_drops_the_same_elements() -> None:
     model, _ = text(1, dropout=0.5)
-    convert(model, "compress", bits=8, rounding="stochastic")
+    compress(model, bits=8, rounding="stochastic")
     state = torch.get_rng_state()
     assert 0 < gradient_error(model, squared_sum).error < 0.05
     assert torch.equal(torch.get_rng_state(), state)
@@ -66,7 +66,7 @@ def test_dropout_drops_the_same_elements() -> None:
 
 def test_buffers_and_gradients_stay() -> None:
     model = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(64), nn.GELU())
-    convert(model, "compress")
+    compress(model, bits=4)
     squared_sum(model).backward()
     before = [*(weight.grad for weight in model.parameters()), *(buffer.clone() for buffer in model.buffers())]
     values = [tensor.clone() for tensor in before]
@@ -76,12 +76,12 @@ def test_buffers_and_gradients_stay() -> None:
     assert all(a is b for a, b in zip(after, before[: len(list(model.parameters()))], strict=False))
 
 
-def test_a_model_that_was_not_converted_is_refused() -> None:
+def test_a_model_that_was_not_compressed_is_refused() -> None:
     model, _ = text(1)
-    with pytest.raises(KernelError, match=r"model must be what convert changed, .* got a Sequential whose gradient"):
+    with pytest.raises(KernelError, match=r"model must be what compress changed, .* got a Sequential whose gradient"):
         gradient_error(model, squared_sum)
-    report = convert(model, "compress")
+    handle = compress(model, bits=4)
     assert gradient_error(model, squared_sum).error > 0
-    report.revert()
-    with pytest.raises(KernelError, match="model must be what convert changed"):
+    handle.remove()
+    with pytest.raises(KernelError, match="model must be what compress changed"):
         gradient_error(model, squared_sum)

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from codegen import elementwise
-from kernels.engine import dense, launch, launch_codes, launch_sides
+from kernels.engine import dense, launch, launch_codes
 from tests.kernels.specs import spec
 
 class Absent:
@@ -61,19 +61,15 @@ key = own.program((), {}).key
 derivatives = launch.fused_forward(x, key, True)[1:]
 launch.fused_backward([grad], derivatives)
 for group_size in (64, 86):
-    launch_codes.encode_groups(x, None, group_size, 1, x.numel(), 4)
-    launch_codes.encode_groups(x, torch.rand_like(x), group_size, 1, x.numel(), 4)
-launch_codes.encode_groups(x.flatten()[:8100], None, 64, 1, 8100, 8)
+    launch_codes.encode_groups(x, None, group_size, 4)
+    launch_codes.encode_groups(x, torch.rand_like(x), group_size, 4)
+launch_codes.encode_groups(x.flatten()[:8100], None, 64, 8)
+vector = torch.randn(128).bfloat16()
 for group_size in (64, 112):
-    launch_sides.encode_sides(x, x > 0, group_size, 4)
-vector, unsigned = torch.randn(128).bfloat16(), (None, None, 1, None, 0.0, False)
-for group_size in (64, 112):
-    launch_codes.decode(planes, vector, vector, group_size, 1, x.numel(), *unsigned, x.numel(), torch.bfloat16)
+    launch_codes.decode(planes, vector, vector, group_size, x.numel(), torch.bfloat16)
 of_groups = {"BITS": 4, "GROUP": 64, "LARGEST": 0, "WIDE": False, "ROWS": 128}
 launch_decoding = dense.Launch(dense._kernels().decode_groups_kernel, 8, x.numel(), **of_groups)
 launch_decoding(planes, vector, vector, torch.empty_like(x))
-_, signs = launch_codes.rectify(x, 0.1)
-launch_codes.rectify_backward(grad, signs, 0.1)
 print(json.dumps(compiled))
 """
 

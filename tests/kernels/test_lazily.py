@@ -33,7 +33,7 @@ def ran(code: str, *arguments: str) -> tuple[int, str, str]:
 
 SPELLED = (
     *("kernels.functional.gelu", "kernels.modules.GELU", "kernels.memory.Recorder", "kernels.memory.saved.Saved"),
-    *("kernels.conversion.convert", "kernels.forward_ad.wrap", "kernels.approx_backprop.Compressed"),
+    *("kernels.graph.compress", "kernels.graph.handle.Handle", "kernels.compression.options"),
     *("coefficients.store.load", "coefficients.schema.CoefficientError", "coefficients.document.seal"),
 )
 
@@ -63,9 +63,9 @@ def test_modules_are_there_as_names_are() -> None:
 def test_what_was_put_there_stays() -> None:
     code = (
         "import kernels, coefficients\n"
-        "kernels.convert = coefficients.load = None\n"
-        "print(kernels.GELU.__name__, coefficients.available.__name__, kernels.convert, coefficients.load)\n"
-        "print({'GELU', 'functional', 'forward_ad', '__name__'} <= {*dir(kernels)}, hasattr(kernels, 'memory.measure'))"
+        "kernels.compress = coefficients.load = None\n"
+        "print(kernels.GELU.__name__, coefficients.available.__name__, kernels.compress, coefficients.load)\n"
+        "print({'GELU', 'functional', 'graph', '__name__'} <= {*dir(kernels)}, hasattr(kernels, 'memory.measure'))"
     )
     assert ran(code) == (0, "GELU available None None\nTrue False\n", "")
 

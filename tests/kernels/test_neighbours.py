@@ -12,22 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.engine import planes, reference_codes, reference_sides
+from kernels.engine import planes, reference_codes
 from kernels.methods.table import Table
 
 neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e4, -3e38, 1e-40, -1e-40)
-UNSIGNED = None, None, 1, None, 0.0, False
 
 
 @contextmanager
 def plain() -> Iterator[None]:
     """Without Numba's loops."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (reference_codes, reference_sides):
-            patch.setattr(module, "loops", lambda: None)
+        patch.setattr(reference_codes, "loops", lambda: None)
         yield
 
 
@@ -42,9 +40,9 @@ def same(call: Callable[[], tuple[Tensor, ...]]) -> None:
         assert torch.equal(got[~nan].view(torch.uint8), want[~nan].view(torch.uint8))
 
 
-def coded(x: Tensor, place: tuple[int, int, int], bits: int, noise: Tensor | None = None) -> tuple[Tensor, ...]:
-    planes, minimum, step = torch.ops.actfit.encode_groups(x, noise, *place, bits)
-    return planes, minimum, step, torch.ops.actfit.decode(planes, step, minimum, *place, *UNSIGNED, x.numel(), x.dtype)
+def coded(x: Tensor, group: int, bits: int, noise: Tensor | None = None) -> tuple[Tensor, ...]:
+    planes, minimum, step = reference_codes.encode_groups(x, noise, group, bits)
+    return planes, minimum, step, reference_codes.decode(planes, step, minimum, group, x.numel(), x.dtype)
 
 
 @given(
@@ -62,30 +60,7 @@ def test_a_row_whose_last_group_is_shorter(
     x[: len(special)] = torch.tensor(special[:count], dtype=dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     noise = torch.rand(count, dtype=wide, generator=torch.Generator().manual_seed(1)) if random else None
-    same(lambda: coded(x, (group, 1, count), bits, noise))
-
-
-@given(
-    dtype=st.sampled_from(DTYPES),
-    bits=st.integers(2, 8),
-    group=st.sampled_from([7, 32, 49, 98, 128]),
-    count=st.integers(1, 700),
-    threshold=st.sampled_from([0.0, 1.0, 9.0, None]),
-    special=st.lists(st.sampled_from(SPECIAL), max_size=3),
-)
-def test_sides_of_groups_of_any_size(
-    dtype: torch.dtype, bits: int, group: int, count: int, threshold: float | None, special: list[float]
-) -> None:
-    x = torch.randn(count, generator=torch.Generator().manual_seed(count)).to(dtype)
-    x[: len(special)] = torch.tensor(special[:count], dtype=dtype)
-    inside = torch.arange(count) % 3 > 0 if threshold is None else (x < threshold if count % 2 else x > threshold)
-    same(lambda: torch.ops.actfit.encode_sides(x, inside, group, bits))
-
-
-@given(rows=st.integers(1, 5), groups=st.integers(1, 5), group=st.sampled_from([8, 40, 43]), bits=st.integers(1, 8))
-def test_rows_of_whole_groups(rows: int, groups: int, group: int, bits: int) -> None:
-    x = torch.randn(rows * groups * group, generator=torch.Generator().manual_seed(rows))
-    same(lambda: coded(x, (group, 1, groups * group), bits))
+    same(lambda: coded(x, group, bits, noise))
 
 
 @given(
@@ -104,7 +79,7 @@ def test_ranges_of_any_size(
     x = torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     x = ((x.pow(3) if count % 2 else x).add_(mean) * 2.0**power).to(dtype)
     x[: len(special)] = torch.tensor(special[:count], dtype=dtype)
-    same(lambda: coded(x, (group, 1, count), bits))
+    same(lambda: coded(x, group, bits))
 
 
 @pytest.mark.parametrize("group", [128, 86])
@@ -113,43 +88,26 @@ def test_pieces_and_threads(dtype: torch.dtype, group: int, monkeypatch: pytest.
     monkeypatch.setattr(neighbours, "LEAST", 1 << 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     x = torch.randn((1 << 19) + 40).to(dtype)  # four pieces, of 16-bit types
-    same(lambda: coded(x, (group, 1, x.numel()), 5))
+    same(lambda: coded(x, group, 5))
     noise = torch.rand(x.shape, dtype=torch.promote_types(dtype, torch.float32))
-    same(lambda: coded(x, (group, 1, x.numel()), 5, noise))
-    same(lambda: torch.ops.actfit.encode_sides(x, x > 0.3, group, 5))
-
-
-@pytest.mark.parametrize(
-    ("place", "count"),
-    [((64, 4, 64), 256), ((64, 1, 96), 192)],
-    ids=["features", "shorter groups within"],
-)
-def test_other_layouts_take_the_plain_operations(
-    place: tuple[int, int, int], count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*given: Any) -> None:
-        raise AssertionError("not for this layout")
-
-    monkeypatch.setattr(neighbours, "encode_groups", refused)
-    monkeypatch.setattr(neighbours, "decode", refused)
-    coded(torch.randn(count), place, 4)
+    same(lambda: coded(x, group, 5, noise))
 
 
 def test_one_step_for_all_groups_takes_the_plain_operations() -> None:
     planes, unit = torch.zeros(4, 8, dtype=torch.uint8), torch.ones(1)
-    same(lambda: (torch.ops.actfit.decode(planes, unit, unit, 16, 1, 64, *UNSIGNED, 64, torch.float32),))
+    same(lambda: (reference_codes.decode(planes, unit, unit, 16, 64, torch.float32),))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_groups_of_many_elements(dtype: torch.dtype) -> None:
     x = torch.randn((1 << 18) + 100, generator=torch.Generator().manual_seed(0)).to(dtype)
     for group in (1 << 16, 3 << 16, 1 << 40):
-        same(lambda group=group: coded(x, (group, 1, x.numel()), 3))
+        same(lambda group=group: coded(x, group, 3))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_empty_tensor_has_no_groups(dtype: torch.dtype) -> None:
-    same(lambda: coded(torch.empty(0, dtype=dtype), (8, 1, 1), 3))
+    same(lambda: coded(torch.empty(0, dtype=dtype), 8, 3))
 
 
 def test_tensors_with_strides_and_gradients_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +116,12 @@ def test_tensors_with_strides_and_gradients_in_threads(monkeypatch: pytest.Monke
     for x in (torch.randn(8000)[::2], torch.randn(4000, requires_grad=True), torch.randn(4000).bfloat16()[::2]):
         for context in (torch.no_grad(), torch.inference_mode()):
             with context:
-                same(lambda x=x: coded(x, (8, 1, x.numel()), 4))
+                same(lambda x=x: coded(x, 8, 4))
 
 
 def test_noise_for_each_number() -> None:
     with pytest.raises(ValueError, match="noise must have a number for each of the 16 elements, got 1"):
-        torch.ops.actfit.encode_groups(torch.randn(16), torch.rand(1), 8, 1, 16, 4)
+        torch.ops.actfit.encode_groups(torch.randn(16), torch.rand(1), 8, 4)
 
 
 TABLE = st.tuples(st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))

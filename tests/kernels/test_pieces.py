@@ -4,36 +4,45 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.engine import pieces, reference_codes
+from kernels.engine import pieces, planes, reference_codes
 
-# group_size, features, tokens, outer: whole groups, a shorter last one, features, images, channels, one group.
+# Elements of a group, entries of a vector, and elements: groups, a shorter last one, channels that recur, one group.
 PLACES = (
-    (64, 1, 6400, 1), (64, 1, 6437, 1), (7, 12, 700, 1), (33, 5, 67, 20), (49, 1, 49, 130), (40, 3, 40, 50),
-    (5000, 1, 5000, 1),
-)  # fmt: skip
+    (64, 100, 6400),
+    (64, 101, 6437),
+    (49, 130, 6370),
+    (49, 13, 6370),
+    (7, 40, 6000),
+    (1, 24, 4800),
+    (5000, 1, 5000),
+)
 
 
-def made(x: Tensor, place: tuple[int, int, int], noise: Tensor) -> list[Tensor]:
-    minimum, scale = reference_codes.ends(x, *place, 4)
-    planes = reference_codes.encode(x, minimum, 1 / scale, torch.zeros_like(scale), noise, *place, 4)
-    y, signs = reference_codes.rectify(x, 0.1)
-    gain, bias, others = torch.linspace(-1, 2, 5), torch.linspace(3, 1, 12), (signs, 0.1, True, len(x), x.dtype)
-    values = reference_codes.decode(planes, scale, minimum, *place, gain, bias, 3, *others)
-    return [minimum, scale, planes, y, signs, values, reference_codes.rectify_backward(x, signs, 0.1)]
+def made(x: Tensor, group: int, vector: Tensor, noise: Tensor) -> list[Tensor]:
+    planes = reference_codes.encode(x, vector, 20 / vector, 3 * vector, noise, group, 4)
+    return [
+        *reference_codes.ends(x, group, 4),
+        planes,
+        reference_codes.decode(planes, vector, -vector, group, len(x), x.dtype),
+    ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize(("group", "length", "count"), PLACES)
 @pytest.mark.parametrize("most", [8, 200, 1024])
-def test_of_any_size(place, most, monkeypatch):
-    *place, outer = place
+def test_of_any_size(group, length, count, most, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    count = place[1] * place[2] * outer
     x, noise = (torch.rand(count, generator=generator) for _ in range(2))
-    whole = made(x, place, noise)
+    vector = torch.linspace(1, 2, length)
+    of_elements = vector[torch.arange(count) // group % length]
+    whole = made(x, group, vector, noise)
+    places = ((x - of_elements) * (20 / of_elements) + noise).floor() + 3 * of_elements
+    codes = places.clamp(0, 15).to(torch.uint8)
+    assert torch.equal(planes.unpack(whole[2], count), codes)
+    assert torch.equal(whole[3], codes * of_elements - of_elements)
     monkeypatch.setattr(pieces, "_LEAST", most)
     monkeypatch.setattr(pieces, "_A_THREAD", 1)
     assert len(list(pieces.pieces(count))) > 1
-    assert all(map(torch.equal, made(x, place, noise), whole))
+    assert all(map(torch.equal, made(x, group, vector, noise), whole))
 
 
 def test_pieces_cut_no_byte_and_no_unit_that_fits(monkeypatch):

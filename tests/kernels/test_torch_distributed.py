@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.forward_ad import wrap
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 from tests.kernels.saved import METHODS
 
 pytestmark = pytest.mark.slow
 
-MODELS = {"stock": {"method": "stock"}, **METHODS, "nested": {}}
+MODELS = {"stock": {"method": "stock"}, **METHODS}
 WRAPPERS = ("ddp", "fsdp2")
 STEPS, RATE = 2, 0.5
 
@@ -24,21 +23,8 @@ ROUNDING = 1000 * torch.finfo(torch.float64).eps
 def model(method: str) -> nn.Module:
     """The same in every process."""
     torch.manual_seed(0)
-    first, second = (Written(), Written(True)) if method == "nested" else (kernels.GELU(**MODELS[method]), None)
-    layers = (nn.Linear(6, 20), first, nn.Linear(20, 20), second or kernels.SiLU(**MODELS[method]))
-    net = nn.Sequential(*layers, nn.Linear(20, 3)).double()
-    return wrap(net, min_numel=1) if method == "nested" else net
-
-
-class Written(nn.Module):
-    """GELU, or SiLU, written out in Python."""
-
-    def __init__(self, silu: bool = False) -> None:
-        super().__init__()
-        self.silu = silu
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(x) if self.silu else x * 0.5 * (1 + torch.erf(x / 2**0.5))
+    first, second = kernels.GELU(**MODELS[method]), kernels.SiLU(**MODELS[method])
+    return nn.Sequential(nn.Linear(6, 20), first, nn.Linear(20, 20), second, nn.Linear(20, 3)).double()
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -103,7 +89,6 @@ def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     ("method", "bound"),
     [
         ("forward-ad", ROUNDING),
-        ("nested", ROUNDING),
         # Float64 uses float32's derivatives, within 2^-20 of f' where y determines them; gradients are about 1.
         ("invact", STEPS * RATE * 2**-20),
         ("invact-precision-bit", STEPS * RATE * 2**-20),

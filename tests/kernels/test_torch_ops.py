@@ -59,7 +59,7 @@ def test_opcheck_of_levels(count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("count", [0, 40, 4100])
 def test_opcheck_of_groups(count: int) -> None:
     x = torch.randn(count)
-    planes, *ends = ops.encode_groups(x, None, 64, 1, max(count, 1), 4)
+    planes, *ends = ops.encode_groups(x, None, 64, 4)
     for dtype in (torch.float32, torch.float16):
         for after in ([], [x]):
             done = checked(ops.decode_groups.default, planes, *ends, 64, count, dtype, after)

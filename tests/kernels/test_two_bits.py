@@ -16,7 +16,7 @@ from codegen.standalone import Request, emit
 from codegen.subject import of_catalogue
 from coefficients import load
 from fitting.activations import get
-from kernels import KernelError, convert
+from kernels import KernelError
 from kernels.engine import launch, reference
 from kernels.engine.planes import plane_bytes, unpack
 from kernels.memory.__main__ import main as memory
@@ -151,23 +151,16 @@ def test_module_says_it():
     assert repr(kernels.SiLU(bits=1)) == repr(kernels.SiLU())
 
 
-def mlp(dtype=torch.bfloat16):
+def mlp(dtype, bits):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.Tanh()).to(dtype)
+    act = kernels.GELU(method="invact", bits=bits)
+    return nn.Sequential(nn.Linear(64, 256), act, nn.Linear(256, 64), nn.Tanh()).to(dtype)
 
 
-def test_convert_and_what_is_kept():
-    model, x = mlp(), torch.randn(32, 64).bfloat16()
-    count = 32 * 256
-    kept = []
-    for bits in (1, 2):
-        report = convert(model, "invact", bits=bits)
-        assert [site.name for site in report.converted] == ["1"]  # Tanh's stock function saves no more
-        kept.append(kernels.saved_bytes(model, x).total)
-        model(x).sum().backward()
-        report.revert()
-    assert kept[1] - kept[0] == count // 8
-    assert type(model[1]) is nn.GELU
+def test_what_a_layer_keeps():
+    x = torch.randn(32, 64).bfloat16()
+    kept = [kernels.saved_bytes(mlp(torch.bfloat16, bits), x).total for bits in (1, 2)]
+    assert kept[1] - kept[0] == 32 * 256 // 8
 
 
 def test_gradients_of_a_model_are_nearer_with_two_bits():
@@ -183,8 +176,7 @@ def test_gradients_of_a_model_are_nearer_with_two_bits():
 @pytest.mark.slow
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_is_as_eager(autocast, afresh):
-    model = mlp(torch.float32 if autocast else torch.bfloat16)
-    convert(model, "invact", bits=2)
+    model = mlp(torch.float32 if autocast else torch.bfloat16, bits=2)
     x = torch.randn(16, 64) if autocast else torch.randn(16, 64).bfloat16()
 
     def step(run):
@@ -220,13 +212,12 @@ def test_the_torch_module_that_stands_alone(name, dtype, tmp_path):
 
 
 def test_memory_command(capsys):
-    words = ["--model", "mlp", "--dtype", "bfloat16", "--act", "gelu", "--format", "json", "--method", "invact"]
-    rows = []
-    for bits in ([], ["--bits", "2"]):
-        memory([*words, *bits])
-        rows.append(json.loads(capsys.readouterr().out)["results"][-1])
-    assert [row["activations"] for row in rows] == ["invact", "invact, 2 bits"]
+    words = ["--model", "mlp", "--act", "gelu", "--policy", "invact", "--policy", "invact-2", "--format", "json"]
+    memory([*words, "--dtype", "bfloat16"])
+    _, one, two = json.loads(capsys.readouterr().out)["results"]
     hidden = 8192 * 4096  # tokens of the recipe's MLP, and its width
-    assert rows[1]["total"] - rows[0]["total"] == hidden // 8
-    with pytest.raises(KernelError, match="bits must be 1 for gelu in float32"):
-        memory(["--model", "mlp", "--dtype", "float32", "--act", "gelu", "--method", "invact", "--bits", "2"])
+    assert two["total"] - one["total"] == hidden // 8
+    memory([*words, "--dtype", "float32"])
+    _, one, two = json.loads(capsys.readouterr().out)["results"]
+    assert "refused" not in one
+    assert two["refused"]["act: gelu"].startswith("bits must be 1 for gelu in float32")

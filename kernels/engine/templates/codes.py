@@ -1,4 +1,4 @@
-"""The kernels of K-bit codes and of ReLU by one bit: `kernels.engine.reference_codes` says what each computes.
+"""The kernels of K-bit codes: `kernels.engine.reference_codes` says what each computes.
 
 Those that find the ranges of groups are in `kernels.engine.templates.groups`.
 
@@ -6,8 +6,8 @@ Rows, programs and bit planes are those of `kernels.engine.templates.elementwise
 ROWS of them a program, offsets of 64 bits, float32 until the store. They run without fused multiply-adds, so
 that each operation rounds as it does in the reference.
 
-The reference says which entry of a vector belongs to element i. PLACES says where the entries of a row's elements are,
-so that integers are divided once a row if possible. With entry (i // group_size) % length:
+Element i has entry (i // group_size) % length of a vector. PLACES says where the entries of a row's elements are, so
+that integers are divided once a row if possible:
 
     one     the vector has one entry
     power   the vector has an entry for each group, and a group 2 ** group_size rows: a row has one entry
@@ -15,11 +15,6 @@ so that integers are divided once a row if possible. With entry (i // group_size
     two     group_size is not below 8: a row has one entry or two in a row
     eight   group_size is 1 and 8 divides the length: a row has eight in a row
     each    else
-
-and where groups have elements of one feature:
-
-    wide    8 divides the number of features: a row has eight in a row
-    any     else
 """
 
 import triton
@@ -30,7 +25,7 @@ from kernels.engine.templates.planes import load_planes, store_planes
 
 @triton.jit
 def encode_kernel(
-    x_ptr, center_ptr, inverse_scale_ptr, offset_ptr, noise_ptr, planes_ptr, group_size, features, tokens, length, n,
+    x_ptr, center_ptr, inverse_scale_ptr, offset_ptr, noise_ptr, planes_ptr, group_size, length, n,
     PLACES: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Bit planes of the codes of n elements. NOISE: "none", "one" for all or "each" its own."""
@@ -39,82 +34,34 @@ def encode_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    place = x - entries(center_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
-    place = place * entries(inverse_scale_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
+    place = x - entries(center_ptr, row, k, group_size, length, PLACES, WIDE)
+    place = place * entries(inverse_scale_ptr, row, k, group_size, length, PLACES, WIDE)
     if NOISE == "one":
         place += tl.load(noise_ptr).to(tl.float32)
     if NOISE == "each":
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    code = tl.floor(place) + entries(offset_ptr, row, k, group_size, features, tokens, length, PLACES, WIDE)
+    code = tl.floor(place) + entries(offset_ptr, row, k, group_size, length, PLACES, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, maximum is the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
 
 
 @triton.jit
 def decode_kernel(
-    planes_ptr, scale_ptr, minimum_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
-    slope, group_size, features, tokens, groups, inner, gains, biases, distance, n,
-    PLACES: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
-    CLAMP: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    planes_ptr, scale_ptr, minimum_ptr, values_ptr, group_size, length, distance, n,
+    PLACES: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """(code * scale + minimum) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
-
-    distance: bytes from one plane of codes to the next. SLOPED: the slope is not 0. CLAMP: values with the wrong sign
-    become 0 first.
-    """
+    """code * scale + minimum of n elements. distance: bytes from one plane of codes to the next."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     value = load_planes(planes_ptr, row, k, n, distance, BITS).to(tl.float32)
-    value = value * entries(scale_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
-    value = value + entries(minimum_ptr, row, k, group_size, features, tokens, groups, PLACES, WIDE)
-    if GAIN != "none":
-        value = value * entries(gain_ptr, row, k, inner, 1, inner, gains, GAIN, WIDE)
-    if BIAS != "none":
-        value = value + entries(bias_ptr, row, k, inner, 1, inner, biases, BIAS, WIDE)
-    if SIGNS:
-        sign = load_planes(signs_ptr, row, k, n, 0, 1)
-        above = value
-        below = value
-        if CLAMP:
-            above = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
-            below = tl.minimum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        if SLOPED:
-            value = tl.where(sign != 0, above, slope * below)
-        else:
-            value = above * sign.to(tl.float32)
+    value = value * entries(scale_ptr, row, k, group_size, length, PLACES, WIDE)
+    value = value + entries(minimum_ptr, row, k, group_size, length, PLACES, WIDE)
     tl.store(values_ptr + at, value, mask=at < n)
 
 
 @triton.jit
-def rectify_kernel(
-    x_ptr, y_ptr, signs_ptr, slope, n, SLOPED: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
-    """y = x or slope * x, and a plane that tells which. SLOPED: the slope is not 0."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, 8)[None, :]
-    at = row[:, None] * 8 + k
-    x = tl.load(x_ptr + at, mask=at < n, other=0.0).to(tl.float32)
-    y = tl.where(x <= 0, x * slope if SLOPED else 0.0, x)
-    store_planes(signs_ptr, tl.where(x <= 0, 0, 1), row, k, n, 1)
-    tl.store(y_ptr + at, y, mask=at < n)
-
-
-@triton.jit
-def rectify_backward_kernel(
-    grad_ptr, signs_ptr, dx_ptr, slope, n, SLOPED: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
-    """dx = grad or slope * grad, by the plane."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, 8)[None, :]
-    at = row[:, None] * 8 + k
-    grad = tl.load(grad_ptr + at, mask=at < n, other=0.0).to(tl.float32)
-    above = load_planes(signs_ptr, row, k, n, 0, 1) != 0
-    tl.store(dx_ptr + at, tl.where(above, grad, grad * slope if SLOPED else 0.0), mask=at < n)
-
-
-@triton.jit
-def entries(vector_ptr, row, k, group_size, features, tokens, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
+def entries(vector_ptr, row, k, group_size, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
     """The entries of a vector for the rows' elements, [ROWS, 8]; rows past the end have arbitrary entries.
 
     WIDE: elements are counted in 64 bits, which are divided slowly.
@@ -136,19 +83,6 @@ def entries(vector_ptr, row, k, group_size, features, tokens, length, PLACES: tl
         values = tl.where(in_the_next, tl.load(vector_ptr + following), tl.load(vector_ptr + current))
     elif PLACES == "eight":
         values = tl.load(vector_ptr + (first % length + k))
-    elif PLACES == "wide":
-        values = tl.load(vector_ptr + (of_group(first, group_size, features, tokens) % length + k))
-    elif PLACES == "any":
-        values = tl.load(vector_ptr + of_group(first + k, group_size, features, tokens) % length)
     else:
         values = tl.load(vector_ptr + (first + k) // group_size % length)
     return values.to(tl.float32)
-
-
-@triton.jit
-def of_group(i, group_size, features, tokens):
-    """The group of element i."""
-    token = i // features
-    outer = token // tokens
-    group = outer * ((tokens - 1) // group_size + 1) + (token - outer * tokens) // group_size
-    return group * features + (i - token * features)

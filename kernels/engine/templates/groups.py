@@ -13,21 +13,17 @@ from kernels.engine.templates.runs import load_runs, store_planes_of_runs
 
 @triton.jit
 def group_range_kernel(
-    x_ptr, minimum_ptr, scale_ptr, group_size, features, tokens, groups, n,
+    x_ptr, minimum_ptr, scale_ptr, group_size, groups, n,
     BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The minimum and scale of each group of `group_size` tokens; GROUPS a program, WIDTH tokens at a time."""
+    """The minimum and scale of each group; GROUPS a program, WIDTH elements at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    line = index // features  # of all features
-    lines = (tokens - 1) // group_size + 1
-    past = line % lines * group_size  # tokens before the group's
-    origin = (line // lines * tokens + past) * features + index % features
     low = tl.full([GROUPS, WIDTH], 0x7FFFFFFF, dtype=tl.int32)
     high = tl.full([GROUPS, WIDTH], -0x80000000, dtype=tl.int32)
     for start in range(0, group_size, WIDTH):
         place = start + tl.arange(0, WIDTH)[None, :]
-        at = origin[:, None] + place * features
-        inside = (place < group_size) & (past[:, None] + place < tokens) & (at < n)
+        at = index[:, None] * group_size + place
+        inside = (place < group_size) & (at < n)
         key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
         low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))

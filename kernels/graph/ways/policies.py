@@ -1,25 +1,35 @@
-"""The ways by the names that `kernels.compress` takes as `policy`."""
+"""Papers' methods by the names that `kernels.compress` takes as `policy`."""
 
 from kernels.errors import KernelError, shown
 from kernels.graph.ways.derivative import Derivative
 from kernels.graph.ways.few_bit import FewBitDerivative
 from kernels.graph.ways.from_output import FromOutputDerivative
 from kernels.graph.ways.way import Way
+from kernels.methods.approximate_activations import ApproximateActivations
+from kernels.methods.every_tensor import BITS, EveryTensor
 from kernels.methods.registry import near
 
 WAYS = (FewBitDerivative, FromOutputDerivative, Derivative)
 POLICIES: dict[str, Way] = {name: value for way in WAYS for name, value in way.policies().items()}
+# Those that save all tensors in codes, not activations alone.
+METHODS: dict[str, EveryTensor] = {str(method): method for method in map(ApproximateActivations, BITS)}
 
 
-def way_of(policy: object) -> Way:
-    """The way of that name.
+def method_of(policy: object) -> EveryTensor | None:
+    """The method of that name; None: that is a way's.
 
     Raises
     ------
     KernelError
         For another name.
     """
-    if not isinstance(policy, str) or policy not in POLICIES:
-        hint = near(policy, POLICIES) if isinstance(policy, str) else ""
-        raise KernelError(f"policy must be one of {', '.join(POLICIES)}, got {shown(policy)}{hint}")
+    names = [*POLICIES, *METHODS]
+    if not isinstance(policy, str) or policy not in names:
+        hint = near(policy, names) if isinstance(policy, str) else ""
+        raise KernelError(f"policy must be one of {', '.join(names)}, got {shown(policy)}{hint}")
+    return METHODS.get(policy)
+
+
+def way_of(policy: str) -> Way:
+    """The way of that name."""
     return POLICIES[policy]

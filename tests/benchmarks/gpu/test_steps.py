@@ -1,13 +1,11 @@
 """What `benchmarks.gpu` is to run: parts, the tests that they rest on, what a machine with a GPU may lack."""
 
-import re
 import subprocess
 import sys
 
 import pytest
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import progress, steps
 from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from coefficients import command
@@ -63,41 +61,12 @@ def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> Non
     for dry in (False, True):
         every = parts(STEPS, dry)
         assert len({(part.step, part.name) for part in every}) == len(every)
-        assert all(rest.group in GROUPS for part in every for rest in part.rests_on)
-
-
-@pytest.mark.parametrize(
-    ("group", "name", "blocked", "without"),
-    [
-        ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
-         {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, set()),
-        ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]",
-         set(), {"convert 4 bits"}),
-        ("device", "tests/kernels/test_on_gpu.py::test_every_tensor_in_few_bits_trains", set(), {"compress 4 bits"}),
-        ("device", "tests/kernels/test_on_gpu.py::test_coded_partitions_have_the_right_places",
-         {"llama-bare-compiled", "vit-l-compiled"}, {"coded 4 bits"}),
-    ],
-)  # fmt: skip
-def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
-    known = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
-    call = gpu.Call(known, [], 60, tmp_path, {})
-    ran = {}
-    monkeypatch.setattr(call, "_ran", lambda name, _, out: ran.update({name: out}))
-    outcomes = {part.name: call.outcome(part.name, part) for part in parts(STEPS, False) if part.step != "tests"}
-    assert {name for name, outcome in outcomes.items() if outcome is not None} == blocked
-    assert {out for out in ran.values() if out} == set(without)
+        assert all(group in GROUPS for part in every for group in part.rests_on)
 
 
 def test_the_groups_files_are_there() -> None:
     for group in GROUPS.values():
         assert all((ROOT / "tests" / name).is_file() for name in group.files)
-
-
-@pytest.mark.parametrize(("function", "known"), [("silu", True), ("gelu", True), ("gelu_tanh", False), ("relu", False)])
-def test_tests_of_the_functions_that_are_timed_are_found_by_their_names(function, known) -> None:
-    for parameters in (f"{function}-float16-1", f"bfloat16-{function}-5", f"torch-{function}", function):
-        name = f"tests/kernels/test_exhaustive.py::test_fewbit_gradient_is_the_table[{parameters}]"
-        assert bool(re.search(steps.ACTIVATIONS, name)) == known, name
 
 
 def test_failures_are_read_from_pytests_summary(tmp_path):

@@ -88,7 +88,7 @@ def test_the_caller_holds_what_is_made_of_probabilities(name: str) -> None:
     model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64), Made(MADE[name])), torch.randn(256, 64)
     off, rows = compared(model, lambda run: -(run(x) + 1e-12).log().mean())
     assert off < ERROR
-    assert "forward returns what is made of it" in {row.reason for row in rows}
+    assert "forward returns what is made of it, or backward divides by that" in {row.reason for row in rows}
 
 
 @pytest.mark.parametrize("last", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish()])

@@ -183,7 +183,7 @@ def test_wrong_losses(wrong: str) -> None:
 def test_what_has_no_gradient_to_compare() -> None:
     with pytest.raises(KernelError, match="which has parameters"):
         gradient_error(compiled(torch.sin, partitioner()), square(torch.ones(2, 32)))
-    with pytest.raises(KernelError, match="model must be what convert changed"):
+    with pytest.raises(KernelError, match="model must be what compress changed"):
         gradient_error(Net(), square(torch.ones(2, 32)))
 
 

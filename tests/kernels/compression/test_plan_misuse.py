@@ -9,7 +9,7 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from kernels import KernelError, compression, convert
+from kernels import KernelError, compress, compression
 from kernels.compression import private
 from kernels.compression.planning import run
 from kernels.planning import make_plan
@@ -28,15 +28,15 @@ def compiled_already(model: nn.Module, x: Tensor) -> Any:
     return make_plan(torch.compile(model), x, 0.2, compiled=True)
 
 
-def converted_compiled(model: nn.Module, x: Tensor) -> Any:
-    return convert(torch.compile(model), inputs=x, budget=0.2)
+def compressed_compiled(model: nn.Module, x: Tensor) -> Any:
+    return compress(torch.compile(model), fit=0.2, inputs=x)
 
 
-def for_eager_mode(model: nn.Module, x: Tensor) -> Any:
-    return convert(model, plan=planned())
+def for_compress(model: nn.Module, x: Tensor) -> Any:
+    return compress(model, plan=planned())
 
 
-def of_eager_mode(model: nn.Module, x: Tensor) -> Any:
+def of_compress(model: nn.Module, x: Tensor) -> Any:
     return compression.options(plan=make_plan(model, x, 0.2))
 
 
@@ -58,11 +58,11 @@ def bound(model: nn.Module, x: Tensor) -> Any:
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do",
         ),
         (
-            converted_compiled,
+            compressed_compiled,
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do",
         ),
-        (for_eager_mode, "plan must be for eager mode, got one of a compiled model, .*; give it to torch.compile"),
-        (of_eager_mode, "plan must be of a compiled model, got one for eager mode, .*; make one by make_plan"),
+        (for_compress, "plan must be for compress, got one of a compiled model, .*; give it to torch.compile"),
+        (of_compress, "plan must be of a compiled model, got one for compress, .*; make one by make_plan"),
         (bits_beside, "bits and rounding must not be given beside plan, which says both"),
         (bound, "max_gradient_error must be at least .* for this budget, got 1e-06"),
     ],

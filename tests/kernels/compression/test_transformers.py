@@ -10,12 +10,12 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.planning.batches import Call
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
-from tests.kernels.conversion.small_transformers import RATE, batch, build, each_family
+from tests.kernels.graph.small_transformers import build
 
 pytestmark = pytest.mark.slow
 
-ACTS = {"bert": "gelu", "gpt2": "gelu_new", "vit": "gelu", "clip": "quick_gelu", "llama": "silu"}
-BITS = 8
+BITS, RATE = 8, 0.002
+each_family = pytest.mark.parametrize("family", ["bert", "gpt2", "vit", "llama"])
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @each_family
 def test_each_architecture(family: str) -> None:
     """It trains; its gradients are stock's with codes of full width, and near them with few bits."""
-    model, cut = build(family, ACTS[family]), partitioner(bits=BITS)
+    (model, inputs), cut = build(family), partitioner(bits=BITS)
     step = Step(model, cut)
-    first = step.run(**batch(family)).loss
+    first = step.run(**inputs).loss
     first.backward()
     with torch.no_grad():
         for weight in model.parameters():
             weight -= RATE * weight.grad if weight.grad is not None else 0
-    assert step.run(**batch(family)).loss < first
+    assert step.run(**inputs).loss < first
     assert sum(graph.before for graph in cut.graphs) > 1.5 * sum(graph.after for graph in cut.graphs)
 
     exact = step.again(stock)
@@ -50,7 +50,7 @@ def test_each_architecture(family: str) -> None:
 @each_family
 def test_planning_sees_what_the_model_saves(family: str) -> None:
     """Fake tensors give the same names and bytes as real ones."""
-    model, inputs = build(family, ACTS[family]).train(), batch(family)
+    model, inputs = build(family)
     step = CompiledTask(model, Call((), inputs)).step(())
     cut = CodedPartitioner(EveryTensor(step.bits))
     run(model, cut, (), inputs)

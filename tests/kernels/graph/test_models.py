@@ -1,79 +1,28 @@
 """Models of transformers: exact bit for bit, with bits as near as a plain hook, and how much less they save."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-import transformers
-from torch import Tensor, nn
 
 from kernels.graph import compress
 from kernels.graph.partition import Partitioner
+from tests.kernels.graph.small_transformers import build
 from tests.kernels.graph.steps import error, plain_hook, same, step
 
 pytestmark = pytest.mark.slow
 
-WIDTH, VOCABULARY = 64, 96
 SMALLEST = 128  # elements of a tensor with codes: these models are small
-
-
-def tokens(rows: int = 2, length: int = 24) -> Tensor:
-    return torch.randint(4, VOCABULARY - 2, (rows, length), generator=torch.Generator().manual_seed(5))
-
-
-def text(config: Any, model: Any, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """A model with a loss on its own tokens."""
-    common = {
-        "vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 2 * WIDTH, "max_position_embeddings": WIDTH, "pad_token_id": 0,
-    }  # fmt: skip
-    return model(config(**{**common, **options})), {"input_ids": tokens(), "labels": tokens()}
-
-
-def images(config: Any, model: Any, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
-    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(6))
-    return model(config(num_labels=5, **options)), {"pixel_values": pixels, "labels": torch.tensor([1, 3])}
-
-
-T = transformers
-NONE = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-VIT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 2 * WIDTH}
-
 # The least share that is saved less: exact, and by 8 bits; measured, rounded down to 5 %.
-MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], float, float]] = {
-    "bert": (lambda: text(T.BertConfig, T.BertForMaskedLM, **NONE), 0.2, 0.7),
-    "gpt2": (
-        lambda: text(
-            T.GPT2Config, T.GPT2LMHeadModel, n_embd=WIDTH, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, use_cache=False,
-        ), 0.55, 0.8,
-    ),
-    "llama": (lambda: text(T.LlamaConfig, T.LlamaForCausalLM, num_key_value_heads=2, use_cache=False), 0.35, 0.7),
-    "mixtral": (
-        lambda: text(
-            T.MixtralConfig, T.MixtralForCausalLM, num_key_value_heads=2, num_local_experts=4, use_cache=False
-        ), 0.35, 0.7,
-    ),
-    "vit": (
-        lambda: images(T.ViTConfig, T.ViTForImageClassification, image_size=32, patch_size=8, **VIT, **NONE), 0.25, 0.7
-    ),
-    "resnet": (
-        lambda: images(
-            T.ResNetConfig, T.ResNetForImageClassification, embedding_size=16, hidden_sizes=[32, 64], depths=[2, 2],
-            layer_type="bottleneck",
-        ), 0.3, 0.65,
-    ),
-}  # fmt: skip
+LESS = {
+    "bert": (0.2, 0.7),
+    "gpt2": (0.55, 0.8),
+    "llama": (0.35, 0.7),
+    "mixtral": (0.35, 0.7),
+    "vit": (0.25, 0.7),
+    "resnet": (0.3, 0.65),
+}
 
 
-def build(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    torch.manual_seed(0)
-    model, inputs = MODELS[name][0]()
-    return model.train(), inputs
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", LESS)
 def test_exact_is_bit_for_bit(name: str) -> None:
     model, inputs = build(name)
     stock = step(model, inputs)
@@ -82,12 +31,12 @@ def test_exact_is_bit_for_bit(name: str) -> None:
     assert not handle.stock
     assert handle.report.graphs
     assert same(ours, stock)
-    assert ours.saved <= (1 - MODELS[name][1]) * stock.saved
+    assert ours.saved <= (1 - LESS[name][0]) * stock.saved
     handle.remove()
     assert same(step(model, inputs), stock)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", LESS)
 def test_bits_err_no_more_than_a_plain_hook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partitioner, "smallest", SMALLEST)
     model, inputs = build(name)
@@ -98,7 +47,7 @@ def test_bits_err_no_more_than_a_plain_hook(name: str, monkeypatch: pytest.Monke
     assert not handle.stock
     assert torch.equal(ours.loss, stock.loss)
     assert 0 < error(ours, stock) <= max(by_hook, 0.01)
-    assert ours.saved <= (1 - MODELS[name][2]) * stock.saved
+    assert ours.saved <= (1 - LESS[name][1]) * stock.saved
 
 
 WAYS = {"invact": 1 / 8, "fewbit-3": 3 / 8, "forward-ad": 4}  # bytes an element beside the activation's output

@@ -103,7 +103,7 @@ def test_planning_leaves_the_model_as_it_was(made: tuple[nn.Module, Tensor, Plan
 
 
 def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tensor, Plan]) -> None:
-    model, x, plan = made
+    model, _, plan = made
     with pytest.raises(KernelError, match="plan must be for compress, got one of a compiled model"):
         compress(copy.deepcopy(model), plan=replace(plan, compiled=True))
     with pytest.raises(KernelError, match="one of a model with 3 modules"):

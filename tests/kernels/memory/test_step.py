@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.compression.meter import measured
-from kernels import KernelError, convert
+from kernels import KernelError, compress
 from kernels.memory import peak_bytes
 from kernels.memory.step import Living, run_step
 
@@ -37,7 +37,7 @@ def test_the_peak_is_the_allocators(bits: int | None) -> None:
     """400 MB of activations. Between the two: the loss's product and its gradient, here ones, and codes' pieces."""
     model, x = stack(), torch.randn(ROWS, WIDTH)
     if bits:
-        convert(model, "compress", bits=bits)
+        compress(model, bits=bits)
     assert peak_bytes(model, x) == pytest.approx(allocated(model, x), abs=4 * WHOLE)
 
 

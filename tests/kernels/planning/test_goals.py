@@ -72,16 +72,19 @@ def test_fewer_elements_in_codes_within_the_same_budget() -> None:
 
 def test_a_bound_on_the_error_holds_on_other_samples() -> None:
     model, inputs = text(2)
-    loose = make_plan(model, inputs, 0.5, goal="time", max_gradient_error=0.1)
-    tight = make_plan(model, inputs, 0.5, goal="time", max_gradient_error=0.01)
-    assert tight.errors.measured <= 0.01 < loose.errors.measured <= 0.1
+    loose = make_plan(model, inputs, 0.3, goal="time", max_gradient_error=0.1)
+    bound = loose.errors.measured / 2
+    tight = make_plan(model, inputs, 0.3, goal="time", max_gradient_error=bound)
+    assert tight.errors.measured <= bound < loose.errors.measured <= 0.1
     assert elements_in_codes(loose) < elements_in_codes(tight)
 
 
 def test_where_only_the_least_error_is_within_the_bound() -> None:
     model, inputs = text(1)
+    torch.manual_seed(1)  # of the function whose gradient is measured
     least = make_plan(model, inputs, 0.15, max_gradient_error=0.9)
-    same = make_plan(model, inputs, 0.15, goal="time", max_gradient_error=least.errors.predicted)
+    torch.manual_seed(1)
+    same = make_plan(model, inputs, 0.15, goal="time", max_gradient_error=(1 + 1e-9) * least.errors.predicted)
     assert [site.bits for site in same.sites] == [site.bits for site in least.sites]
     assert same.goal == "error"
 

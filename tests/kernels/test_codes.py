@@ -1,0 +1,241 @@
+"""The Triton kernels of K-bit codes against plain PyTorch, bit for bit but in NaNs."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.engine import launch_codes as launch
+from kernels.engine import ops
+from kernels.engine import reference_codes as reference
+from kernels.engine.planes import pack, plane_bytes, unpack
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+VECTORS = (*DTYPES, torch.float64)
+HOSTILE = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e30, -1e30, 3.4e38, -3.4e38, 1e-30, -1e-40)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+# The fixture gives one device to all examples.
+several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+seeds = st.integers(0, 2**31)
+counts = st.one_of(st.sampled_from((0, 1, 7, 8, 9, 64)), st.integers(0, 400))
+groups = st.one_of(st.sampled_from((1, 1, 2, 7, 8, 9, 16, 40)), st.integers(1, 450))
+lengths = st.one_of(st.sampled_from((1, 8, 16)), st.integers(1, 20))
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "loops", lambda: None)  # loops have tests of their own
+
+
+def numbers(count: int, drawn: torch.Generator, dtype: torch.dtype = torch.float32, hostile: bool = False) -> Tensor:
+    x = 3 * torch.randn(count, generator=drawn)
+    if hostile:
+        at = torch.rand(count, generator=drawn) < 0.1
+        x[at] = torch.tensor(HOSTILE)[torch.randint(len(HOSTILE), (int(at.sum()),), generator=drawn)]
+    return x.to(dtype)
+
+
+def same(first: Tensor, second: Tensor) -> bool:
+    """Whether shapes, dtypes and values are equal; NaN equals NaN."""
+    return (
+        (first.shape, first.dtype) == (second.shape, second.dtype)
+        and torch.equal(first.isnan(), second.isnan())
+        and torch.equal(first.nan_to_num(0.0), second.nan_to_num(0.0))
+    )
+
+
+def to(device: str, *tensors: Tensor | None) -> Iterator[Tensor | None]:
+    return (None if tensor is None else tensor.to(device) for tensor in tensors)
+
+
+def check_ends(x: Tensor, group: int, bits: int, device: str) -> tuple[Tensor, Tensor]:
+    made = tuple(tensor.cpu() for tensor in launch.ends(x.to(device), group, bits))
+    assert all(map(same, made, reference.ends(x, group, bits)))
+    return made
+
+
+@pytest.mark.slow
+@given(seeds, counts, groups, st.integers(1, 8), st.booleans())
+@example(0, 399, 100_000, 4, False)
+@several
+def test_ends(device, seed, count, group, bits, hostile):
+    x = numbers(count, torch.Generator().manual_seed(seed), DTYPES[seed % 3], hostile)
+    minimum, scale = check_ends(x, group, bits, device)
+    if not hostile:
+        each = torch.arange(count) // group
+        assert (minimum.double()[each] <= x.double()).all()
+        top = minimum.double() + ((1 << bits) - 1) * scale.double()
+        # The division by 2**bits - 1 may have rounded down to a number of bfloat16.
+        assert (top[each] >= x.double() - 2.0**-23 * (top - minimum)[each].abs()).all()
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@each_dtype
+def test_ends_of_hostile_groups(device, dtype, value):
+    x = torch.linspace(-2, 2, 33).to(dtype)
+    x[[5, 32]] = torch.tensor(value).to(dtype)
+    minimum, scale = check_ends(x, 8, 2, device)
+    if math.isnan(value):
+        assert minimum.isnan().tolist() == scale.isnan().tolist() == [True, False, False, False, True]
+
+
+def test_nan_of_any_bits_is_seen(device):
+    # NaNs of either sign, also with a payload outside the bits that bfloat16 has.
+    for bits in (0x7FC00000, -0x400000, 0x7F800001, -0x7FFFFF, 0x7FFFFFFF, -1):
+        x = torch.arange(16, dtype=torch.float32)
+        x.view(torch.int32)[11] = bits
+        for made in launch.ends(x.to(device), 8, 4):
+            assert made.isnan().tolist() == [False, True]
+
+
+def test_ends_of_a_group_over_several_tiles(device):
+    x = torch.linspace(-3, 5, 150_001)
+    for group in (70_000, 200_000):
+        check_ends(x, group, 4, device)
+        check_ends(-x, group, 4, device)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_ends_are_rounded_outward(device, count):
+    x = torch.full((count,), 1 + 2.0**-20)
+    x[1:] = -x[1:]
+    minimum, _ = check_ends(x, 1, 8, device)
+    assert minimum.tolist() == [1.0, *[-1 - 2.0**-7] * 8][:count]
+
+
+def codes(planes: Tensor, count: int, bits: int) -> Tensor:
+    assert (planes.shape, planes.dtype) == ((bits, plane_bytes(count)), torch.uint8)
+    return unpack(planes.cpu(), count)
+
+
+@given(seeds, counts, groups, lengths, st.integers(1, 8), st.booleans(), st.sampled_from(("none", "one", "each")))
+@example(1, 300, 5, 1, 4, False, "one")
+@example(1, 300, 16, 5, 4, False, "each")
+@example(1, 300, 12, 5, 3, False, "each")
+@example(1, 300, 9, 2, 3, False, "none")
+@example(1, 300, 1, 16, 8, False, "none")
+@example(1, 300, 3, 5, 8, False, "none")
+@several
+def test_encode(device, seed, count, group, length, bits, hostile, kind):
+    """Vectors recur, as those of channels do, or have an entry for each group."""
+    drawn = torch.Generator().manual_seed(seed)
+    x = numbers(count, drawn, DTYPES[seed % 3], hostile)
+    center, inverse_scale = (numbers(length, drawn, VECTORS[seed % 4], hostile) for _ in range(2))
+    offset = torch.randint(-20, 300, (length,), generator=drawn) / 2
+    noise = {"none": None, "one": torch.rand(1, generator=drawn)}.get(kind, torch.rand(count, generator=drawn))
+    made = launch.encode(*to(device, x, center, inverse_scale, offset, noise), group, bits)
+    expected = reference.encode(x, center, inverse_scale, offset, noise, group, bits)
+    assert torch.equal(codes(made, count, bits), codes(expected, count, bits))
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_every_code_is_packed_and_unpacked(device, bits):
+    x = torch.arange(-3, (1 << bits) + 3, dtype=torch.float32)
+    zero, unit = torch.zeros(1, device=device), torch.ones(1, device=device)
+    planes = launch.encode(x.to(device), zero, unit, zero, None, 1, bits)
+    expected = x.clamp(0, (1 << bits) - 1)
+    assert codes(planes, len(x), bits).tolist() == expected.tolist()
+    assert torch.equal(launch.decode(planes, unit, zero, 1, len(x), torch.float32).cpu(), expected)
+
+
+@given(seeds, counts, groups, lengths, st.integers(1, 8), st.booleans())
+@example(1, 300, 16, 5, 2, False)
+@example(1, 300, 64, 5, 2, False)
+@several
+def test_decode(device, seed, count, group, length, bits, hostile):
+    drawn, dtype = torch.Generator().manual_seed(seed), DTYPES[seed % 3]
+    planes = pack(torch.randint(1 << bits, (count,), generator=drawn, dtype=torch.uint8), bits)
+    scale, minimum = (numbers(length, drawn, VECTORS[seed % 4], hostile) for _ in range(2))
+    made = launch.decode(*to(device, planes, scale, minimum), group, count, dtype)
+    # The same operations in float32, each rounded, and one rounding to the dtype: nothing may differ.
+    assert same(made.cpu(), reference.decode(planes, scale, minimum, group, count, dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [8, 100, 8208, 66_000])
+@pytest.mark.parametrize("group", [8, 16, 64, 128])
+@each_dtype
+def test_groups_of_powers_of_two(device, dtype, group, count):
+    """From planes of their own and from a piece of longer ones, or in another order."""
+    drawn = torch.Generator().manual_seed(count)
+    planes = pack(torch.randint(32, (3 * count,), generator=drawn, dtype=torch.uint8), 5)
+    start = count // 8
+    pieces = planes[:, : plane_bytes(count)].contiguous(), planes[:, start : start + plane_bytes(count)]
+    scale, minimum = (numbers(-(-count // group), drawn, torch.bfloat16) for _ in range(2))
+    for piece in (*pieces, pieces[0].t().contiguous().t()):
+        expected = reference.decode(piece.contiguous(), scale, minimum, group, count, dtype)
+        assert same(reference.decode(piece, scale, minimum, group, count, dtype), expected)
+        assert same(launch.decode(*to(device, piece, scale, minimum), group, count, dtype).cpu(), expected)
+
+
+@pytest.mark.slow
+def test_planes_far_apart(device):
+    """Of more elements than 32 bits count in bits; only the bytes that are read take memory."""
+    far = torch.empty((8, 310_000_000), dtype=torch.uint8, device=device)[:, :8]
+    far.copy_(pack(torch.arange(64, dtype=torch.uint8), 8))
+    made = launch.decode(far, *to(device, torch.ones(1), torch.zeros(1)), 64, 64, torch.float32)
+    assert made.tolist() == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("count", "group"),
+    [
+        *[(1, 32), (1000, 32), (1000, 128), (2048, 1024)],
+        *[(96, 64), (1120, 128)],  # the last group is shorter, by whole runs
+        (70_016, 64),  # of several programs, in the interpreter too
+        *[(1000, 8), (120, 40)],  # by two kernels
+    ],
+)
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("around", [None, 9, -9])
+@each_dtype
+def test_encode_groups(device, dtype, around, random, count, group):
+    """Of numbers around 0, hostile ones among them, or far from it, so that one that is not there would be an end."""
+    drawn = torch.Generator().manual_seed(count)
+    x = numbers(count, drawn, dtype, hostile=around is None) + (around or 0)
+    noise = torch.rand(count, generator=drawn) if random else None
+    for bits in (1, 2, 4, 7):
+        made = launch.encode_groups(*to(device, x, noise), group, bits)
+        assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, group, bits)))
+
+
+def test_offsets_of_64_bits(device, monkeypatch):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(device)
+    vectors = [torch.randn(5, generator=torch.Generator().manual_seed(1)).to(device) for _ in range(3)]
+
+    def run() -> list[Tensor]:
+        planes = [launch.encode(x, *vectors, None, group, 4) for group in (1, 3, 8, 12)]
+        values = [launch.decode(planes[0], *vectors[:2], group, 500, torch.float32) for group in (1, 3, 8, 12)]
+        return [*(codes(plane, 500, 4) for plane in planes), *values]
+
+    narrow = run()
+    monkeypatch.setattr(launch, "NARROW", 0)
+    assert all(map(torch.equal, run(), narrow))
+
+
+def test_the_ops_run_the_kernels(device, monkeypatch):
+    x, unit, zero = torch.randn(40).to(device), torch.ones(1, device=device), torch.zeros(1, device=device)
+
+    def run() -> list[Tensor]:
+        planes = ops.encode(x, zero, unit, zero, None, 1, 4)
+        values = torch.ops.actfit.decode_groups(planes, zero, unit, 40, 40, torch.float16, [])
+        return [*torch.ops.actfit.encode_groups(x, None, 16, 4), planes, values]
+
+    called = set()
+
+    def noticed(name: str) -> Callable[..., object]:
+        original = getattr(launch, name)
+        return lambda *args: (called.add(name), original(*args))[1]
+
+    names = {"encode_groups", "encode", "decode"}
+    for name in names:
+        monkeypatch.setattr(launch, name, noticed(name))
+    made = run()
+    assert called >= names
+    for name in names:
+        monkeypatch.setattr(launch, name, getattr(reference, name))
+    assert all(map(same, made, run()))
