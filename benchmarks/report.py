@@ -105,7 +105,9 @@ def models_section() -> str:
             counts = (kept.get((what, way, model)) for way in (*COMPRESSED, *POLICIES))
             shares = ("–" if count is None else _less(count, whole) for count in counts)
             cells += [[f"{model}, {dtype}", size(whole), *shares]] if dtype else []
-    note = "Bytes without weights and inputs, as it is, and how much less by `compress`; llama's weights are in bfloat16."
+    note = (
+        "Bytes without weights and inputs, as it is, and how much less by `compress`; llama's weights are in bfloat16."
+    )
     return "\n".join([*table(["", STOCK, *COMPRESSED, *POLICIES], cells), "", note]) + "\n"
 
 
