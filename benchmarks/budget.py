@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def section() -> str:
-    """A table of the models, and the picture of one front, for docs/budget.md: of the first device that has rows of all."""
+    """A table of the models, and the picture of one front, for docs/budget.md: of the first device with rows of all."""
     for device, rows in read(PROG).items():
         if {row["what"] for row in rows} < set(NAMED):
             continue

@@ -48,7 +48,8 @@ class Inputs:
         order, group, shape, dtype = form.layout.order, form.layout.group, tuple(x.shape), x.dtype
         codes = encode(x, order, group, method.bits, method.rounding == "stochastic", False, False)
         self.made(site, x, method.bits, codes)
-        return lambda: self.decoded(codes, decode(*codes, shape, order, group, dtype, False))
+        planes, minimum, scale = codes
+        return lambda: self.decoded(codes, decode(planes, minimum, scale, shape, order, group, dtype, False))
 
     def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
         """Called with the codes of a tensor; None: it stays whole."""

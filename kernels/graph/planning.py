@@ -84,7 +84,7 @@ WHOLE = "saved whole"  # a key of what goes with a graph
 class _Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
-    def __init__(self, engine: Engine, method: EveryTensor) -> None:
+    def __init__(self, engine: Engine, method: EveryTensor | None) -> None:
         super().__init__(engine.graphs, method)
         self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
@@ -99,7 +99,7 @@ class _Observed(Engine):
     history: History
 
     def partitioner(self, name: str) -> Partitioner:
-        return _Observing(self, self.method.under(name), self.history)
+        return _Observing(self, self.method and self.method.under(name), self.history)
 
     def forward_run(self, module: Any, inputs: Any = ()) -> Run:
         run, engine = super().forward_run(module, inputs), weakref.proxy(self)
@@ -136,7 +136,7 @@ class _ObservedInputs(Inputs):
 class _Observing(_Named):
     """Cuts as in training; forward tells of its codes."""
 
-    def __init__(self, engine: Engine, method: EveryTensor, history: History) -> None:
+    def __init__(self, engine: Engine, method: EveryTensor | None, history: History) -> None:
         super().__init__(engine, method)
         self._history = history
 
@@ -194,7 +194,7 @@ class _TriedInputs(Inputs):
 class _Trying(_Named):
     """Lets tensors cross whole with a mark, which tells backward the module that was called."""
 
-    def __init__(self, engine: Engine, method: EveryTensor, trials: Trials) -> None:
+    def __init__(self, engine: Engine, method: EveryTensor | None, trials: Trials) -> None:
         super().__init__(engine, method)
         self.smallest, self._trials = trials.smallest, trials
 

@@ -132,11 +132,11 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {  # of [4, 3, 8, 8]
     ),
     "norm without statistics": lambda: nn.Sequential(conv(3), nn.BatchNorm2d(8, track_running_stats=False), conv()),
     "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(3, 8, 3, 2), nn.GELU(), nn.ConvTranspose2d(8, 4, 3)),
-    "average pools": lambda: nn.Sequential(conv(3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), conv(), nn.AdaptiveAvgPool2d(1)),
-    "max pools": lambda: nn.Sequential(conv(3), nn.MaxPool2d(3, 1, 1), nn.AdaptiveMaxPool2d(2), conv()),
-    "unpool": lambda: Net(
-        lambda net, x: F.max_unpool2d(*F.max_pool2d(net[0](x), 2, return_indices=True), 2), conv(3)
+    "average pools": lambda: nn.Sequential(
+        conv(3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), conv(), nn.AdaptiveAvgPool2d(1)
     ),
+    "max pools": lambda: nn.Sequential(conv(3), nn.MaxPool2d(3, 1, 1), nn.AdaptiveMaxPool2d(2), conv()),
+    "unpool": lambda: Net(lambda net, x: F.max_unpool2d(*F.max_pool2d(net[0](x), 2, return_indices=True), 2), conv(3)),
     "nearest": lambda: nn.Sequential(conv(3), nn.Upsample(scale_factor=2), nn.PixelShuffle(2)),
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
