@@ -29,32 +29,31 @@ from kernels.memory import zoo
 
 MODELS = parsers.MODELS
 STOCK = "as it is"
-COMPRESSED: dict[str, dict[str, Any]] = {"exact": {}, **{f"{bits} bits": {"bits": bits} for bits in (8, 4, 2)}}
-POLICIES: dict[str, dict[str, Any]] = {name: {"policy": name} for name in ("invact", "fewbit-3")}
-KEPT, HALVED = "kept for backward", "kept for backward in bfloat16"
+WAYS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    **{f"{bits} bits": {"bits": bits} for bits in (8, 4, 2)},
+    **{name: {"policy": name} for name in ("invact", "fewbit-3")},
+}
+KEPT = "kept for backward"
 WIDTH, ROWS = 64, 128  # of the input; the hidden tensor is four times as wide
 
 
 def models() -> list[Row]:
-    """Rows of each model, as it is and by `compress`: in its usual dtype, and in bfloat16."""
-    rows = []
-    for name in tqdm(MODELS, disable=not sys.stderr.isatty()):
-        rows += _model(name, KEPT, None, {**COMPRESSED, **POLICIES})
-        rows += _model(name, HALVED, torch.bfloat16, COMPRESSED)
-    return rows
+    """Rows of each model, as it is and by `compress`."""
+    return [row for name in tqdm(MODELS, disable=not sys.stderr.isatty()) for row in _model(name)]
 
 
-def _model(name: str, what: str, dtype: torch.dtype | None, ways: dict[str, dict[str, Any]]) -> list[Row]:
+def _model(name: str) -> list[Row]:
     with FakeTensorMode():
-        model, args, kwargs = zoo.build(name, dtype=dtype)
+        model, args, kwargs = zoo.build(name)
     named = dtype_name(next(model.parameters()).dtype)
 
     def kept(way: str) -> Row:
         total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
-        return Row(what, way, name, {}, named, "B", **summary([float(total)]))
+        return Row(KEPT, way, name, {}, named, "B", **summary([float(total)]))
 
     rows = [kept(STOCK)]
-    for way, options in ways.items():
+    for way, options in WAYS.items():
         handle = compress(model, **options)
         rows.append(kept(way))
         handle.remove()

@@ -20,7 +20,7 @@ from benchmarks.compression import page as compression
 from benchmarks.gpu import models_page
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
-from benchmarks.memory import ACTS, COMPRESSED, HALVED, KEPT, MODELS, MODES, POLICIES, STOCK
+from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.rivals import page as rivals
 from benchmarks.training import page as training
@@ -97,18 +97,13 @@ def savings_section() -> str:
 
 
 def models_section() -> str:
-    """Bytes that models save for backward, and how much less by `compress`, in float32 and bfloat16."""
+    """Bytes that models save for backward, and how much less by `compress`."""
     kept, cells = _memory(), []
     for model in MODELS:
-        for what, dtype in ((KEPT, "" if model == "llama" else "float32"), (HALVED, "bfloat16")):
-            whole = kept[what, STOCK, model]
-            counts = (kept.get((what, way, model)) for way in (*COMPRESSED, *POLICIES))
-            shares = ("–" if count is None else _less(count, whole) for count in counts)
-            cells += [[f"{model}, {dtype}", size(whole), *shares]] if dtype else []
-    note = (
-        "Bytes without weights and inputs, as it is, and how much less by `compress`; llama's weights are in bfloat16."
-    )
-    return "\n".join([*table(["", STOCK, *COMPRESSED, *POLICIES], cells), "", note]) + "\n"
+        whole = kept[KEPT, STOCK, model]
+        cells.append([model, size(whole), *(_less(kept[KEPT, way, model], whole) for way in WAYS)])
+    note = "Bytes without weights and inputs, as it is, and how much less by `compress`."
+    return "\n".join([*table(["", STOCK, *WAYS], cells), "", note]) + "\n"
 
 
 def _less(count: float, whole: float) -> str:

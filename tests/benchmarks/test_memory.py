@@ -15,9 +15,7 @@ COMMITTED = {
 
 
 def test_every_row_is_committed() -> None:
-    kept = (memory.STOCK, *memory.COMPRESSED)
-    ways = {memory.KEPT: (*kept, *memory.POLICIES), memory.HALVED: kept}
-    models = {(what, way, model) for what, of_what in ways.items() for way in of_what for model in memory.MODELS}
+    models = {(memory.KEPT, way, model) for way in (memory.STOCK, *memory.WAYS) for model in memory.MODELS}
     assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
 
 
@@ -30,6 +28,7 @@ def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(COMMITTED[row.what, row.implementation, row.mode] == row.median for row in rows)
 
 
+@pytest.mark.slow
 def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MODELS", ("mlp",))
     hidden = 2 * 4096 * 4096  # elements between the layers
