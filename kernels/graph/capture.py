@@ -2,170 +2,26 @@
 
 import copy
 import inspect
-import warnings
 import weakref
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from types import CodeType, FunctionType
-from typing import Any, Self
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
 
 import torch
 from torch import nn
 
-from kernels.compression.crossing import Graph
 from kernels.errors import KernelError
 from kernels.graph import private
-from kernels.graph.again import Inputs, run_again
-from kernels.graph.execute import Run, execute, execute_backward
-from kernels.graph.partition import Partitioner
-from kernels.graph.watch import Watch
-from kernels.graph.ways.policies import way_of
-from kernels.methods.every_tensor import EveryTensor
-from kernels.private import (
-    exporting,
-    fakes_are_made,
-    in_dispatch_mode,
-    in_transform,
-    within,
-    within_function_modes,
-    without_dispatch_modes,
-    without_function_modes,
-)
-
-
-@dataclass(eq=False)
-class Engine:
-    """What all captured modules of a model share: the policy, and the graphs by class.
-
-    Attributes
-    ----------
-    method
-        Bits and rounding of saved tensors, or a plan's; None: exact.
-    recomputed
-        Names of modules of which backward runs all again.
-    policy
-        The name of a way; None: activations are exact.
-    planned
-        By site, the errors of decoded tensors that a plan goes by, and that are watched.
-    stock
-        Modules that run as stock, and the reason.
-    graphs
-        What each captured graph saves, in the order of capture.
-    """
-
-    method: EveryTensor | None = None
-    recomputed: frozenset[str] = frozenset()
-    policy: str | None = None
-    planned: dict[str, float] = field(default_factory=dict)
-    stock: dict[str, str] = field(default_factory=dict)
-    graphs: list[Graph] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning, "torch")
-        self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
-        self.entries: dict[Any, Callable[..., Any]] = {}
-        self.runs = 0  # of forward graphs
-        self.running = ""  # the module that is called
-        self.functions: list[Any] = []  # modes in which its graphs are traced
-        self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
-        self.watch = Watch(self.planned)
-        self.warned: set[str] = set()
-        self.skipped: dict[str, str] = {}  # modules whose last call ran no graph, and the reason
-        self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
-
-    def entry(self, call: "Captured", module: nn.Module, fakes: Hashable) -> Callable[..., Any]:
-        """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
-
-        Of another size: else Dynamo would take sizes that differ between blocks for sizes that change. Fake tensors
-        never pass Dynamo's guards; `fakes` says what these would check of them.
-        """
-        if call.kind is None:
-            sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
-            alike = (None if call.own is None else call, sizes, self.variant(call.name))
-            call.kind = self.kinds.setdefault(alike, len(self.kinds))
-        # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
-        trained = tuple(p.requires_grad for p in module.parameters())
-        call.key = (type(module), call.kind, trained, fakes)  # FSDP2 changes a module's class
-        if call.key not in self.entries:
-            function = _of_class if call.own is None else _of_instance
-            code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
-            own = FunctionType(code, function.__globals__, code.co_name)
-            alive = weakref.ref(self)  # Dynamo keeps backends for ever
-            backend = private.backend(
-                self.partitioner(call.name),
-                lambda *args: _alive(alive).forward_run(*args),
-                execute_backward,
-                lambda: within_function_modes(_alive(alive).functions),
-            )
-            self.entries[call.key] = private.captured(own, backend)
-        return self.entries[call.key]
-
-    def partitioner(self, name: str) -> Partitioner:
-        """What cuts the graphs of a module."""
-        method = None if self.method is None else self.method.under(name)
-        way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
-
-    def inputs(self, name: str) -> Inputs:
-        """How a module that backward runs again keeps what it is given."""
-        return Inputs(name, self.method)
-
-    def variant(self, name: str) -> Hashable:
-        """What modules that are alike must have in common to share their graphs."""
-        return None if self.method is None else self.method.under(name)
-
-    def warn_once(self, about: str, text: str) -> None:
-        if about not in self.warned:
-            self.warned.add(about)
-            warnings.warn(text, stacklevel=4)
-
-    def forward_run(self, module: Any, inputs: Any = ()) -> Run:
-        """What runs a forward graph, and counts that."""
-        run, own = execute(module, inputs), weakref.ref(self)
-
-        def counted(given: list[Any]) -> Any:
-            engine = _alive(own)
-            engine.runs += 1
-            if not engine.modes:
-                return run(given)
-            with within(engine.modes):
-                return run(given)
-
-        counted._boxed_call = True  # type: ignore[attr-defined]
-        return counted
-
-    def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy, self.planned)  # a copy captures anew
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy, self.planned)
-        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
-        memo[id(self)] = made
-        return made
-
-
-def _alive(engine: "weakref.ref[Engine]") -> Engine:
-    """The engine, which the call that goes on holds."""
-    held = engine()
-    if held is None:
-        raise ReferenceError("the engine of a captured graph must be alive while the graph runs")
-    return held
-
-
-def _of_class(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    return forward(module, *args, **kwargs)
-
-
-def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    return forward(*args, **kwargs)
+from kernels.graph.again import run_again
+from kernels.graph.engine import Engine, Unit
+from kernels.private import exporting, in_dispatch_mode, in_transform
 
 
 class ScriptError(KernelError, AttributeError):
     """Raised when torch.jit.script asks for code; an AttributeError, as others only look whether there is some."""
 
 
-class Captured:
+class Captured(Unit):
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
     Measures know it by `runs_graphs`.
@@ -183,9 +39,8 @@ class Captured:
     runs_graphs = True
 
     def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
-        self._module, self.name, self.engine, self.own = weakref.ref(module), name, engine, own
-        self.key: Any = None  # of the engine's entry at the last call
-        self.kind: int | None = None  # of the engine's kinds, from the first call on
+        super().__init__(name, own)
+        self._module, self.engine = weakref.ref(module), engine
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -222,25 +77,14 @@ class Captured:
         if self.name in engine.recomputed:
             return run_again(self._stock, args, kwargs, engine.inputs(self.name))
         module, before = self.module, engine.runs
-        engine.running = engine.watch.module.name = self.name
-        forward = self.own or type(module).forward
         try:
-            with private.settings():
-                if not fakes_are_made():
-                    result = engine.entry(self, module, None)(forward, module, args, kwargs)
-                else:
-                    with without_dispatch_modes() as engine.modes, without_function_modes() as engine.functions:
-                        result = engine.entry(self, module, private.seen_by_guards((args, kwargs)))(
-                            forward, module, args, kwargs
-                        )
+            result = engine.call(self, module, args, kwargs)
         except Exception as error:
-            engine.modes = engine.functions = []
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
                 engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
             if not private.failed_to_capture(error):
                 raise
             return self._without_capture(error, args, kwargs)
-        engine.modes = engine.functions = []
         engine.skipped.pop(self.name, None)
         if engine.runs == before:
             mode = in_dispatch_mode()

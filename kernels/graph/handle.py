@@ -7,7 +7,8 @@ from torch import nn
 
 from kernels.compression.report import Report
 from kernels.errors import KernelError, shown
-from kernels.graph.capture import Captured, Engine
+from kernels.graph.capture import Captured
+from kernels.graph.engine import Engine
 from kernels.graph.install import install, removed
 from kernels.graph.ways.policies import method_of, way_of
 from kernels.memory.step import Loss, check_loss
@@ -75,6 +76,7 @@ class Handle:
         if not self._captured:
             return f"compress, {what}: removed"
         lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
+        lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:

@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from kernels.graph.capture import Captured, Engine
+from kernels.graph.capture import Captured
+from kernels.graph.engine import Engine
 from kernels.graph.units import units
 
 

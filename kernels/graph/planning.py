@@ -13,8 +13,8 @@ from kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
 from kernels.compression.planning import as_seen, seen_as
 from kernels.compression.splice import let_cross
 from kernels.graph.again import Inputs
-from kernels.graph.capture import Engine
 from kernels.graph.codes import decode, encode
+from kernels.graph.engine import Engine
 from kernels.graph.execute import Run
 from kernels.graph.install import install, removed
 from kernels.graph.partition import Partitioner

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from kernels.errors import KernelError
+from kernels.memory.measure import has_forward
+
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called
 
 
@@ -21,6 +24,11 @@ def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
     """
     blocks = _blocks(model)
     if not blocks:
+        if not has_forward(model):
+            raise KernelError(
+                f"model must have a forward, or repeated blocks that have one, got {type(model).__name__}; give the"
+                " model that it is part of"
+            )
         yield "", model
         return
     outside = {id(inner) for block in blocks for inner in block.modules()}

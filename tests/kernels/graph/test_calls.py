@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import private
+from kernels import KernelError, private
 from kernels.graph import compress
 from kernels.graph.capture import Captured
 from tests.kernels.graph.nets import Block, assert_same, batch, gradients, net, pair
@@ -368,3 +368,14 @@ def test_warnings_are_none() -> None:
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # Dynamo asks, and hides it
         _, ours, _ = pair(bits=8)
         ours(batch()).sum().backward()
+
+
+def test_what_is_captured_whole_says_that_other_methods_are_not() -> None:
+    assert "methods other than forward save as stock" in str(compress(nn.Sequential(nn.Linear(64, 64), nn.GELU())))
+    assert "methods other than forward" not in str(compress(net()))
+
+
+def test_what_has_no_forward_is_refused_but_for_its_blocks() -> None:
+    with pytest.raises(KernelError, match="model must have a forward, or repeated blocks that have one, got ModuleL"):
+        compress(nn.ModuleList([nn.Linear(64, 64)]))
+    assert compress(nn.ModuleList(net())).names == ("0", "1")

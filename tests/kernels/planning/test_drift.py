@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels import compress
 from kernels.graph import codes, watch
-from kernels.graph.capture import Engine
+from kernels.graph.engine import Engine
 from kernels.graph.install import install
 from kernels.methods.planned import Planned
 from kernels.planning import decoded, make_plan

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kernels import KernelError, compress, saved_bytes
-from kernels.graph.capture import Engine
+from kernels.graph.engine import Engine
 from kernels.graph.install import install
 from kernels.graph.planning import OBSERVED, CapturedTask
 from kernels.memory.step import differentiated, peak_bytes

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels import KernelError
-from kernels.graph.capture import Engine
+from kernels.graph.engine import Engine
 from kernels.graph.install import install
 from kernels.graph.planning import CapturedGradients
 from kernels.methods.planned import WIDTHS, Planned
