@@ -74,10 +74,10 @@ GROUPS = {
         ("kernels/test_standalone.py", "-k", "silu and bfloat16 and invact"),
     ),
     "kernels": Group(
-        ("kernels/test_properties.py", "kernels/test_sides.py", "kernels/test_torch_ops.py"),
+        ("kernels/test_properties.py", "kernels/test_codes.py", "kernels/test_torch_ops.py"),
         kernels=250,
         besides=50,
-        dry=("kernels/test_sides.py", "-k", "one_number"),
+        dry=("kernels/test_codes.py", "-k", "packed_and_unpacked"),
     ),
     "elementwise": Group(
         tuple(f"kernels/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
