@@ -111,10 +111,12 @@ def is_step(node: fx.Node) -> bool:
 
 
 def is_probability(node: fx.Node, sources: Mapping[fx.Node, fx.Node]) -> bool:
-    """Whether it is the exponential of a difference with a statistic.
+    """Whether it is a softmax, or the exponential of a difference with a statistic.
 
     `sources` are nodes of the forward graph by their placeholders: as logarithms of probabilities they may cross.
     """
+    if packet_of(node) is aten._softmax:
+        return True
     if packet_of(node) is not aten.exp:
         return False
     operand, size = node.args[0], hint(node.meta["val"].numel())

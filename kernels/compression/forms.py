@@ -45,7 +45,7 @@ REDUCTIONS = (aten.mean, aten.sum, aten.var, aten.var_mean, aten.std, aten.amax,
 # Functions with a pole, or a domain that ends; AWAY is far enough from there.
 POLES = (
     *(aten.reciprocal, aten.rsqrt, aten.sqrt, aten.log, aten.log2, aten.log10, aten.log1p),
-    *(aten.asin, aten.acos, aten.acosh, aten.atanh, aten.erfinv),
+    *(aten.asin, aten.acos, aten.acosh, aten.atanh, aten.erfinv, aten.digamma),
 )
 POSITIVE = (aten.exp, aten.exp2, aten.sigmoid, aten.cosh)
 AWAY = 2.0**-4
@@ -176,7 +176,7 @@ def is_divisor(placeholder: fx.Node) -> bool:
 def _divisor(node: fx.Node) -> object:
     """The argument by which an operation divides or in which it has a pole; None if there is none."""
     packet = packet_of(node)
-    if packet in (aten.div, aten.binary_cross_entropy_backward):
+    if packet in (aten.div, aten.binary_cross_entropy_backward, aten.polygamma):
         return node.args[1]
     if packet is aten.pow:
         exponent = node.args[1]

@@ -10,7 +10,7 @@ from kernels.errors import KernelError, shown
 from kernels.graph.capture import Captured, Engine
 from kernels.graph.install import install, removed
 from kernels.graph.ways.policies import method_of, way_of
-from kernels.memory.step import Loss
+from kernels.memory.step import Loss, check_loss
 from kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from kernels.methods.method import check_bits
 from kernels.planning.batches import call_of
@@ -157,11 +157,12 @@ def compress(
             raise KernelError(
                 f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
             )
+    check_loss(loss, targets)
     if fit is not None:
         plan = _fitting(model, plan, fit, rounding, inputs, loss, targets)
         rounding = inputs = None  # the plan is checked
-    elif inputs is None and (loss is not None or targets is not None):
-        raise KernelError("loss and targets must go with inputs, a batch of training, got none")
+    elif inputs is None and loss is not None:
+        raise KernelError("loss must go with inputs, a batch of training, got none")
     elif inputs is not None and bits is None and plan is None:
         raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:

@@ -145,7 +145,8 @@ class _Observing(_Named):
         whole = [node for node in cut.sites if isinstance(cut.forms[node], Whole)]
         forward.meta[WHOLE] = {cut.sites[node]: bytes_of(node.meta["val"]) for node in whole}
         for made in forward.graph.find_nodes(op="call_function", target=encode):
-            made.target = self._noting(cut.sites[made.args[0]])
+            if made.args[0] in cut.sites:  # not what has codes whatever a plan says
+                made.target = self._noting(cut.sites[made.args[0]])
         for made in backward.graph.find_nodes(op="call_function", target=decode):
             made.target = self._decoding
         forward.recompile()

@@ -82,10 +82,10 @@ class Watch:
         starts = sorted({last * part // (PIECES - 1) * length for part in range(PIECES)})
         places = [slice(start, min(start + length, x.numel())) for start in starts]
         planes = torch.cat([code[0][:, bytes_of(place)] for place in places], 1)
-        minimum, scale = (torch.cat([end[p.start // group : -(-p.stop // group)] for p in places]) for end in code[1:3])
+        low, step = (torch.cat([end[p.start // group : -(-p.stop // group)] for p in places]) for end in code[1:3])
         exact = torch.cat([flat_of(x, order)[place] for place in places])
-        error = relative_error(decode(planes, minimum, scale, exact.shape, (0,), group, x.dtype, of_roots), exact)
-        self.seen[site] = error
+        decoded = decode(planes, low, step, exact.shape, (0,), group, x.dtype, of_roots)
+        self.seen[site] = error = relative_error(decoded, exact)
         if error > TIMES * self.planned[site] and not self._warned:
             self._warned = True
             warnings.warn(

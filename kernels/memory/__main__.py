@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from coefficients import progress
 from kernels import private
 from kernels.graph.handle import Handle, compress
-from kernels.graph.ways.policies import way_of
+from kernels.graph.ways.policies import method_of
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check(options)
     for name in options.policy or ():
         if name != "exact":
-            way_of(name)
+            method_of(name)
     rows = whole("rows", options.rows) or 0
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
     if plot is not None:

@@ -162,6 +162,14 @@ def _step(
     torch.autograd.backward(results, [torch.ones_like(x) for x in results])
 
 
+def check_loss(loss: Any, targets: Any) -> None:
+    """Raise KernelError for a loss that is no function, and for targets without one."""
+    if loss is not None and not callable(loss):
+        raise KernelError(f"loss must be a function of the output, or of it and the targets, got {shown(loss)}")
+    if targets is not None and loss is None:
+        raise KernelError("targets must go with loss, a function of the output and of them, got none")
+
+
 def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -> list[Tensor]:
     """The tensors that backward starts from: the loss, or else all differentiable tensors in the model's output.
 

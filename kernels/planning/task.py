@@ -14,7 +14,7 @@ from kernels import private
 from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
-from kernels.memory.step import Living, Loss, run_step
+from kernels.memory.step import Living, Loss, check_loss, run_step
 from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from kernels.planning.batches import Call, call_of, enough, parts
 from kernels.planning.blocks import recomputing, repeated_blocks
@@ -65,6 +65,7 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         not_compiled(self.model)
+        check_loss(self.loss, self.targets)
         self._samples.append(self.samples)
 
     @property

@@ -125,12 +125,11 @@ def test_many_functions_share_a_scale() -> None:
     assert len(labels) == 4  # each once
 
 
-def test_memory_before_and_after() -> None:
-    before, after = {"a": 6 * 2**20, "b": 4 * 2**20, "c": 2**20, "d": 0}, {"a": 2**20, "b": 4 * 2**20, "e": 2**19}
-    figure = memory_figure(before, after, "a title", rows=2)
+def test_memory_of_each_way() -> None:
+    figure = memory_figure({"a": 16 * 2**20, "b": 4 * 2**20}, {"a": 2**20, "b": 2**19}, "a title")
     (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "3 more", "all"]
-    assert axes.get_xlabel() == "MiB kept for backward"
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert axes.get_xlabel() == "MiB"
     widths = [[bar.get_width() for bar in bars] for bars in axes.containers]
-    assert widths == [[6, 4, 1, 11], [1, 4, 0.5, 5.5]]
+    assert widths == [[16, 4], [1, 0.5]]
     assert figure.get_suptitle() == "a title"

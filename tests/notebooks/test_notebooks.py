@@ -160,16 +160,17 @@ def test_fitting_slopes() -> None:
 def test_memory() -> None:
     page, seen = run(
         "memory",
-        'controls["method"].value = "fewbit"',
+        'controls["bits"].value = 8',
         'controls["batch"].value = 3',
-        'controls["method"].value = "auto"; controls["model"].value = "bert"',
+        'controls["model"].value = "bert"',
     )
     pictures = [of_change for of_change, _ in seen]
     assert [len(of_change) for of_change in pictures] == [1] * 4
     assert len({of_change[0] for of_change in pictures}) == 4
-    assert "1 of 1 places converted." in seen[1][1]
-    assert "12 of 13 places converted." in seen[3][1]
-    check_page(page, pictures[0], "model: block · batch: 2 · method: auto")
+    assert seen[0][1].startswith("as it is 240.2 MiB, exact 144.1 MiB, 4 bits ")
+    assert ", 8 bits " in seen[1][1]
+    assert seen[3][1].startswith("as it is 902.3 MiB, ")
+    check_page(page, pictures[0], "model: block · batch: 2 · bits: 4")
 
 
 # the command

@@ -9,10 +9,8 @@ import torch
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels.errors import KernelError
 from kernels.graph import compress
 from kernels.memory.measure import saved_bytes
-from kernels.memory.step import peak_bytes
 from tests.kernels.graph.nets import assert_same, batch, net, pair
 from tests.kernels.saved import bytes_allocated, bytes_in_graph
 
@@ -52,6 +50,7 @@ def test_saved_bytes_are_those_that_are_held(bits: int | None) -> None:
     stock = saved_bytes(model, x).total
     handle = compress(model, bits=bits)
     measured = saved_bytes(model, x).total
+    model(x)  # captures
     output, grown = bytes_allocated(model, x)
     held = bytes_in_graph(output, [*model.parameters(), x])
     assert measured == held == grown - output.nbytes
@@ -80,14 +79,6 @@ def test_the_peak_is_no_more_than_what_is_saved_and_a_block(bits: int | None) ->
 
     (shallow, saved), (deep, saved_deep) = peak(1), peak(6)
     assert deep - shallow <= saved_deep - saved
-
-
-def test_peaks_on_fake_tensors_are_refused() -> None:
-    _, ours, handle = pair()
-    with pytest.raises(KernelError, match=r"model must not be changed by compress\(\.\.\.\).* call remove\(\)"):
-        peak_bytes(ours, batch())
-    handle.remove()
-    assert peak_bytes(ours, batch()) > 0
 
 
 def test_within_a_dispatch_mode_stock_runs_and_says_so() -> None:

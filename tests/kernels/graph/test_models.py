@@ -5,6 +5,8 @@ import torch
 
 from kernels.graph import compress
 from kernels.graph.partition import Partitioner
+from kernels.memory import saved_bytes
+from kernels.memory.zoo import narrow
 from tests.kernels.graph.small_transformers import build
 from tests.kernels.graph.steps import error, plain_hook, same, step
 
@@ -51,7 +53,7 @@ def test_bits_err_no_more_than_a_plain_hook(name: str, monkeypatch: pytest.Monke
 
 
 WAYS = {"invact": 1 / 8, "fewbit-3": 3 / 8, "forward-ad": 4}  # bytes an element beside the activation's output
-PAPER = {"bert": 0.229, "vit": 0.238}  # the share that InvAct's paper saves in whole models
+PAPER = {"bert": 0.229, "ast": 0.24, "vit": 0.238, "clip": 0.234}  # the share that InvAct's paper saves in whole models
 
 
 @pytest.mark.parametrize("policy", WAYS)
@@ -78,4 +80,15 @@ def test_papers_methods_keep_what_they_say_beside_exact(name: str, policy: str) 
     assert ours.saved - exact.saved == WAYS[policy] * sum(elements)
     if policy == "invact":
         assert error(ours, stock) < 2.0**-19  # the most that f' errs by in float32
-        assert 1 - ours.saved / stock.saved >= PAPER.get(name, 0)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_invact_saves_no_less_than_its_paper_says(name: str) -> None:
+    """In narrow copies of the paper's models; measured 36 to 49 %, as exact saves besides."""
+    model, _, inputs = narrow(name)
+    before = saved_bytes(model, **inputs).total
+    handle = compress(model, policy="invact")
+    assert saved_bytes(model, **inputs).total <= (1 - PAPER[name]) * before
+    assert not handle.stock
+    # Only BERT's pooler is left, whose tanh saves its output anyway.
+    assert [place.rpartition(": ")[2] for place in handle.refused] == (["tanh"] if name == "bert" else [])

@@ -55,6 +55,7 @@ def test_bytes_on_fakes_are_those_that_are_held(way: dict[str, Any], dropout: fl
     }
 
 
+@pytest.mark.slow
 def test_attention_with_dropout_keeps_no_square_on_cuda() -> None:
     """Of each layer PyTorch's math keeps the probabilities' mask on a CPU; FlashAttention keeps its random numbers."""
     model = transformer(0.1).bfloat16()

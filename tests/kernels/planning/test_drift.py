@@ -3,9 +3,9 @@
 import copy
 import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -162,8 +162,8 @@ def test_an_error_that_was_not_planned_is_told_once() -> None:
 def test_what_is_watched_is_the_error_of_what_backward_gets(of_roots: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole or in pieces, the last of which is ragged, of a tensor that lies in memory in another order."""
     x, order = torch.rand(3, 67, 60).mT, (0, 2, 1)
-    code = codes.encode(x, order, 64, 3, False, of_roots, False)
-    got = codes.decode(*code, x.shape, order, 64, x.dtype, of_roots)
+    code = planes, low, step = codes.encode(x, order, 64, 3, False, of_roots, False)
+    got = codes.decode(planes, low, step, x.shape, order, 64, x.dtype, of_roots)
     for piece in (watch.PIECE, 1 << 11):
         monkeypatch.setattr(watch, "PIECE", piece)
         watched = watch.Watch({"a": 1.0})
@@ -197,7 +197,8 @@ def test_one_tensor_of_a_forward_pass_has_its_turn(monkeypatch: pytest.MonkeyPat
     repeat(7, model, x)
     assert len(set(seen)) == 5
     assert seen == [*dict.fromkeys(seen), seen[0]]  # a turn that no tensor has is the first one's
-    for run in (lambda: model(x) + model(x), lambda: checkpoint(model, x, use_reentrant=False)):
+    ways: list[Callable[[], Any]] = [lambda: model(x) + model(x), lambda: checkpoint(model, x, use_reentrant=False)]
+    for run in ways:
         seen.clear()
         run().sum().backward()
         assert len(seen) == 1
