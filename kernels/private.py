@@ -55,6 +55,7 @@ NAMES = {
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
     "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
     "TorchDynamoException": "torch._dynamo.exc.TorchDynamoException",
+    "DispatchKey": "torch._C.DispatchKey",
     "get_decompositions": "torch._decomp.get_decompositions",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
     "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
@@ -191,6 +192,32 @@ def without_dispatch_modes() -> Iterator[list[Any]]:
             yield modes
         finally:
             vars(module).update(flags)
+
+
+@contextmanager
+def interpolations_whole() -> Iterator[None]:
+    """Meanwhile tracers leave PyTorch's interpolations as they are: written out, they round otherwise."""
+    for operation, kernels in _interpolations():
+        for key in kernels:
+            operation.py_kernels.pop(key, None)
+        operation._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operation, kernels in _interpolations():
+            operation.py_kernels.update(kernels)
+            operation._dispatch_cache.clear()
+
+
+@cache
+def _interpolations() -> list[tuple[Any, dict[Any, Any]]]:
+    """The operations, each with the kernels in Python by which tracers write it out."""
+    _private("get_decompositions")  # importing it registers them
+    keys = [getattr(_private("DispatchKey"), name) for name in ("Autograd", "CompositeImplicitAutograd")]
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample_" in name]
+    operations = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    kernels = [(each, {key: each.py_kernels[key] for key in keys if key in each.py_kernels}) for each in operations]
+    return [(operation, written) for operation, written in kernels if written]
 
 
 def in_dispatch_mode() -> bool:

@@ -23,11 +23,3 @@ def clamp_passes_at_ends() -> bool:
 def autocasts(kind: str) -> bool:
     """Whether a device type has autocast; meta has not. Up to torch 2.12 Dynamo cannot trace torch's own check."""
     return kind != "meta" and (torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind))
-
-
-def autocast_of(kind: str) -> tuple[str, torch.dtype | None, bool]:
-    """Arguments of torch.autocast that restore its current state: kind of device, type, and whether it is on."""
-    if not autocasts(kind):
-        return "cpu", None, False
-    enabled = torch.is_autocast_enabled(kind)
-    return kind, torch.get_autocast_dtype(kind) if enabled else None, enabled

@@ -1,17 +1,19 @@
 """The call of a module, whose graphs are captured at the first call with gradients, and run from then on."""
 
 import copy
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Self
 
 import torch
 from torch import nn
 
 from kernels.compression.crossing import Graph
+from kernels.errors import KernelError
 from kernels.graph import private
 from kernels.graph.again import Inputs, run_again
 from kernels.graph.execute import Run, execute, execute_backward
@@ -69,6 +71,7 @@ class Engine:
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
         self.watch = Watch(self.planned)
         self.warned: set[str] = set()
+        self.skipped: dict[str, str] = {}  # modules whose last call ran no graph, and the reason
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
     def entry(self, call: "Captured", module: nn.Module, fakes: Hashable) -> Callable[..., Any]:
@@ -158,6 +161,10 @@ def _of_instance(forward: Callable[..., Any], module: nn.Module, args: Any, kwar
     return forward(*args, **kwargs)
 
 
+class ScriptError(KernelError, AttributeError):
+    """Raised when torch.jit.script asks for code; an AttributeError, as others only look whether there is some."""
+
+
 class Captured:
     """In place of a module's `forward`: runs the captured graphs, or stock where there is nothing to save.
 
@@ -183,7 +190,23 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._stock(*args, **kwargs) if exporting() else _inside_compile(self, args, kwargs)
-        return self.run(args, kwargs)
+        return self._stock(*args, **kwargs) if torch.jit.is_tracing() else self.run(args, kwargs)
+
+    @property
+    def __code__(self) -> CodeType:  # torch.export reads it
+        code: CodeType = inspect.unwrap(type(self.module).forward).__code__
+        return code
+
+    @property
+    def __globals__(self) -> Any:
+        raise ScriptError(
+            "model must be stock for torch.jit.script, which compiles the code of each forward, got one that"
+            " compress(...) changed; call remove() of its handle, or use torch.compile or torch.export"
+        )
+
+    @property
+    def __signature__(self) -> inspect.Signature:  # by which trainers choose what to give
+        return inspect.signature(self.own or type(self.module).forward.__get__(self.module))
 
     @property
     def module(self) -> Any:
@@ -193,7 +216,8 @@ class Captured:
     def run(self, args: Any, kwargs: Any) -> Any:
         """Run the graphs, or stock."""
         engine = self.engine
-        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform():
+        lacks_sizes = self.kind is None and any(map(nn.parameter.is_lazy, self.module.parameters()))
+        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform() or lacks_sizes:
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
             return run_again(self._stock, args, kwargs, engine.inputs(self.name))
@@ -217,9 +241,11 @@ class Captured:
                 raise
             return self._without_capture(error, args, kwargs)
         engine.modes = engine.functions = []
+        engine.skipped.pop(self.name, None)
         if engine.runs == before:
             mode = in_dispatch_mode()
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
+            engine.skipped[self.name] = reason
             engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
 

@@ -57,7 +57,7 @@ class Handle:
 
     @property
     def stock(self) -> dict[str, str]:
-        return dict(self._engine.stock)
+        return {**self._engine.skipped, **self._engine.stock}
 
     @property
     def refused(self) -> dict[str, str]:

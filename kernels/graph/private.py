@@ -52,7 +52,8 @@ def backend(
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with _patched(private.functorch_config, {"donated_buffer": False, "backward_pass_autocast": "off"}), tracing():
+        values = {"donated_buffer": False, "backward_pass_autocast": "off"}
+        with _patched(private.functorch_config, values), tracing(), private.interpolations_whole():
             run = compiler(graph, of_tracing(inputs))
 
         def called(*given: Any) -> Any:

@@ -19,7 +19,15 @@ from tests.modules import ROOT, Module, module_of, read_modules
 OF_OBJECTS = {
     *("_version", "_base", "_is_view", "_cdata", "_indices", "_values", "_backward_hooks", "_saved_"),
     *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_pre_hooks"),
-    *("_check_input_dim", "_compiled_call_impl", "_orig_mod", "_schema", "_input_metadata", "_forward_cls"),
+    *(
+        "_check_input_dim",
+        "_compiled_call_impl",
+        "_orig_mod",
+        "_schema",
+        "_input_metadata",
+        "_forward_cls",
+        "_dispatch_cache",
+    ),
     *("_make_wrapper_subclass", "_new_with_weak_ptr"),
 }
 

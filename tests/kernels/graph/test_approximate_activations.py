@@ -2,6 +2,7 @@
 
 import copy
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.compression import forms
 from kernels.errors import KernelError
 from kernels.graph import compress
+from kernels.graph.partition import Partitioner
 from kernels.methods.approximate_activations import fixed_range_error, reach, shrinkage, step
-from tests.kernels.graph.nets import assert_same, batch, net
+from tests.kernels.graph.nets import assert_same, batch, net, pair
 
 CHANNELS = 32
 SHAPES = {
@@ -123,6 +124,15 @@ def test_all_else_is_saved_by_groups() -> None:
         assert_same(model, other)
 
 
+@pytest.mark.parametrize("options", [{"policy": "approximate-activations-2"}, {"bits": 2}], ids=str)
+def test_what_has_no_codes_is_exact(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partitioner, "smallest", 1 << 20)
+    stock, ours, _ = pair(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)), **options)
+    for model in (stock, ours):
+        model(batch()).square().mean().backward()
+    assert_same(ours, stock)
+
+
 def test_rounding_does_not_go_with_a_policy() -> None:
     with pytest.raises(KernelError, match=r"rounding must be None with policy='approximate-activations-4'"):
         compress(net(), policy="approximate-activations-4", rounding="stochastic")
@@ -178,9 +188,8 @@ def gradients(model: nn.Module) -> list[list[Tensor]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"policy": "approximate-activations-4"}, {"bits": 4}], ids=str)
 @pytest.mark.parametrize("blocks", [2, 6, 18])
-def test_errors_do_not_compound_with_depth_and_stay_below_the_noise_of_batches(blocks, options, monkeypatch):
+def test_errors_do_not_compound_with_depth_and_stay_below_the_noise_of_batches(blocks, options):
     """The bounds hold for all depths; the first layer's gradient gathers the errors of all others."""
-    monkeypatch.setattr(forms, "SMALLEST", 128)
     model = resnet(blocks)
     exact = gradients(model)
     assert len(exact[0]) == 9 * blocks + 2

@@ -1,6 +1,7 @@
 """Situations in which strangers' models were once wrong or refused: each by its gradients, exact and by 8 bits."""
 
 import gc
+import inspect
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from kernels import KernelError
 from kernels.graph import compress
 from tests.kernels.graph.conformance import MOST, Net, assert_kept, cases, equal, outcome
 from tests.kernels.graph.nets import assert_same, gradients, pair
@@ -173,10 +175,12 @@ NOT_CAPTURED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", NOT_CAPTURED)
 def test_what_runs_as_stock_says_so(name: str, bits: int | None) -> None:
     torch.manual_seed(0)
-    stock, ours, _ = pair(NOT_CAPTURED[name](), bits=bits)
+    stock, ours, handle = pair(NOT_CAPTURED[name](), bits=bits)
     x = torch.randn(96, 32)
     with pytest.warns(UserWarning, match="ran as stock"):
         got = outcome(ours, x)
+    assert handle.stock == {"": "no graph was captured"}
+    assert "the model runs as stock: no graph was captured" in str(handle)
     assert all(equal(*parts) for parts in zip(got, outcome(stock, x), strict=True))
 
 
@@ -347,3 +351,29 @@ def test_rounding_draws_apart_from_dropout() -> None:
     assert equal(first.results, expected.results)
     assert equal(second.results, expected.results)
     assert not equal(first.gradients, second.gradients)
+
+
+def test_sizes_that_come_at_the_first_call() -> None:
+    ours = nn.Sequential(nn.LazyLinear(64), nn.GELU(), nn.LazyLinear(8))
+    handle, x = compress(ours), torch.randn(64, 32)
+    ours(x)
+    got = outcome(ours, x)
+    assert handle.report.graphs
+    handle.remove()
+    ours.zero_grad()
+    assert all(equal(*parts) for parts in zip(got, outcome(ours, x), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_other_compilers_see_stock() -> None:
+    """But for torch.jit.script, which is told what to do."""
+    stock, ours, _ = pair(tower())
+    x = torch.randn(64, 32)
+    assert inspect.signature(ours.forward) == inspect.signature(stock.forward)
+    runs = [torch.jit.trace(ours, x), torch.fx.symbolic_trace(ours)]
+    runs += [torch.export.export(ours, (x,), strict=strict).module() for strict in (False, True)]
+    assert all(torch.equal(run(x), stock(x)) for run in runs)
+    with pytest.raises(
+        KernelError, match=r"^model must be stock for torch\.jit\.script, .*; call remove\(\) of its handle"
+    ):
+        torch.jit.script(ours)

@@ -54,8 +54,6 @@ ROUNDED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "prod": (Net(lambda net, x: net[0](x)[:, :8].prod(-1), nn.Linear(32, 64)), (16, 32)),
     "transposed": (Net(lambda net, x: net[0](x).sigmoid().t().contiguous().t(), nn.Linear(64, 64)), (256, 64)),
     "stft": (Net(lambda net, x: torch.stft(net[0](x), 16, return_complex=True).abs(), nn.Linear(32, 64)), (4, 32)),
-    "bilinear": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Upsample(scale_factor=2, mode="bilinear")), (4, 3, 8, 8)),
-    "bicubic": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Upsample(scale_factor=2, mode="bicubic")), (4, 3, 8, 8)),
 }
 
 

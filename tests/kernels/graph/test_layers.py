@@ -138,10 +138,12 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {  # of [4, 3, 8, 8]
     "max pools": lambda: nn.Sequential(conv(3), nn.MaxPool2d(3, 1, 1), nn.AdaptiveMaxPool2d(2), conv()),
     "unpool": lambda: Net(lambda net, x: F.max_unpool2d(*F.max_pool2d(net[0](x), 2, return_indices=True), 2), conv(3)),
     "nearest": lambda: nn.Sequential(conv(3), nn.Upsample(scale_factor=2), nn.PixelShuffle(2)),
+    "bilinear": lambda: nn.Sequential(conv(3), nn.Upsample(scale_factor=2, mode="bilinear"), conv()),
+    "bicubic": lambda: nn.Sequential(conv(3), nn.Upsample(size=(13, 5), mode="bicubic"), conv()),
 }
 
 
-@cases(IMAGES, ["residual"])
+@cases(IMAGES, ["residual", "bilinear"])
 @pytest.mark.parametrize("training", [True, False], ids=["", "eval"])
 @pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])
 def test_images(name: str, training: bool, last: bool) -> None:

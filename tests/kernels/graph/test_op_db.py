@@ -27,13 +27,10 @@ LEFT_OUT = {
     "special_erfcx": "it is computed again from x, whose error it magnifies by 2 x",
     "chalf": "few operations work on such numbers",
 }
-INTERPOLATED = ("linear", "bicubic")  # as stft
 INFOS = {
     info.formatted_name: info
     for info in op_db
     if info.supports_autograd and torch.float32 in info.dtypes and info.formatted_name not in LEFT_OUT
-    if info.name in ("nn.functional.linear", "nn.functional.bilinear")
-    or not any(way in info.formatted_name for way in INTERPOLATED)
 }
 NAMES = [
     pytest.param(name, marks=() if place % 12 == 0 or name == "frexp" else pytest.mark.repeats)
