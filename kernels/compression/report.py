@@ -64,8 +64,9 @@ def configs(compiled: Any) -> list[Mapping[str, Any]]:
 
 
 def _lines(number: int, graph: Graph) -> Iterator[str]:
-    ratio = f", {graph.before / graph.after:.1f} times less" if graph.after else ""
-    yield f"graph {number}: {size(graph.after)} cross into backward in place of {size(graph.before)}{ratio}"
+    instead = f" in place of {size(graph.before)}" if graph.before != graph.after else ""
+    ratio = f", {graph.before / graph.after:.1f} times less" if instead and graph.after else ""
+    yield f"graph {number}: {size(graph.after)} are saved for backward{instead}{ratio}"
     groups: dict[tuple[str, ...], list[Crossing]] = {}
     for crossing in graph.crossings:
         form = f"{crossing.form}: {crossing.reason}" if crossing.reason else crossing.form
