@@ -98,7 +98,7 @@ def test_the_loss_counts() -> None:
             y = self.model(x)
             return {"logits": y, "loss": loss(y, target)}
 
-    step, without = (observe(model, (x,), loss=given, targets=target) for given in (loss, None))
+    step, without = observe(model, (x,), loss=loss, targets=target), observe(model, (x,))
     compress(model, bits=4)
     assert step.peak_with({}) == peak_bytes(Whole(), x, target) + 512 * 64 * 4 > without.peak_with({})
     assert step.kept == without.kept  # by the model
