@@ -1,5 +1,6 @@
 """Batch norms in backward graphs: by the statistics of forward, where what they normalise is decoded."""
 
+import operator
 from dataclasses import replace
 
 import torch
@@ -63,11 +64,41 @@ def with_exact_statistics(forward: fx.Graph, backward: fx.Graph, cut: Cut) -> Cu
             if 0 in parts:
                 with backward.inserting_before(parts[2].next):
                     parts[0].replace_all_uses_with(_normalized(backward, norm, parts))
+    return _with_statistics(forward, backward, cut, statistics)
+
+
+def _with_statistics(forward: fx.Graph, backward: fx.Graph, cut: Cut, statistics: list[fx.Node]) -> Cut:
+    """Let statistics cross that backward computes."""
     pairs = let_results_cross(forward, backward, cut.pairs, statistics)
     new = [node for node in pairs if node not in cut.pairs]
     for node in new:
         node.args[0].append(node)  # at the end of forward it would hold the norm's other results until then
     return replace(cut, pairs=pairs, forms=cut.forms | dict.fromkeys(new, Whole("a statistic")))
+
+
+def with_exact_scales(forward: fx.Graph, backward: fx.Graph, cut: Cut) -> Cut:
+    """Let layer norms scale gradients by the exact 1/std of a row, where backward computes them from decoded numbers.
+
+    Codes add a variance of their own. What is normalised again has the right one; but 1/std would be too small, of one
+    layer as of the next: by .4 % with 4 bits, and by 10 % with 2.
+    """
+    statistics = list[fx.Node]()
+    decoded = {cut.pairs[node] for node, form in cut.forms.items() if isinstance(form, Groups)}
+    for node in backward.find_nodes(op="call_function", target=aten.native_layer_norm_backward.default):
+        scale, gradient = node.args[4], next((user for user in node.users if user.args[1] == 0), None)
+        if gradient is None or scale.op != "call_function" or decoded.isdisjoint(cone(scale)):
+            continue
+        with backward.inserting_before(scale):
+            own = call(backward, operator.getitem, *scale.args)
+        scale.replace_all_uses_with(own)
+        with backward.inserting_before(gradient.next):
+            ratio = call(backward, aten.div.Tensor, scale, own)
+            scaled = exact = call(backward, aten.mul.Tensor, gradient, ratio)
+            if scaled.meta["val"].dtype != gradient.meta["val"].dtype:
+                exact = call(backward, aten._to_copy.default, scaled, dtype=gradient.meta["val"].dtype)
+        gradient.replace_all_uses_with(exact, lambda user, scaled=scaled: user is not scaled)
+        statistics.append(scale)
+    return _with_statistics(forward, backward, cut, statistics)
 
 
 def _normalized(graph: fx.Graph, norm: fx.Node, parts: dict[int, fx.Node]) -> fx.Node:

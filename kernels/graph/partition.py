@@ -15,7 +15,7 @@ from kernels.compression.nodes import is_drawn, is_product
 from kernels.compression.splice import crossings
 from kernels.graph import private
 from kernels.graph.codes import put_codes
-from kernels.graph.norms import on_fixed_range, with_exact_statistics, without_running_statistics
+from kernels.graph.norms import on_fixed_range, with_exact_scales, with_exact_statistics, without_running_statistics
 from kernels.graph.watch import Watch
 from kernels.graph.ways.apply import apply
 from kernels.graph.ways.way import Way
@@ -86,6 +86,7 @@ class Partitioner:
             static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
+            cut = with_exact_scales(forward.graph, backward.graph, cut)
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
