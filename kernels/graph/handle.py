@@ -75,7 +75,8 @@ class Handle:
         what = policy or ("exact" if method is None else str(method).removeprefix("compress, "))
         if not self._captured:
             return f"compress, {what}: removed"
-        lines = [f"compress, {what}: {len(self.names) - len(self.stock)} modules captured"]
+        count = len(self.names) - len(self.stock)
+        lines = [f"compress, {what}: {count} module{'s' * (count != 1)} captured"]
         lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
         lines += [] if self.checked is None else [f"  {self.checked}"]
