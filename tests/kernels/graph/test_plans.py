@@ -49,7 +49,9 @@ def test_a_plan_keeps_its_promises(made: tuple[nn.Module, Tensor, Plan]) -> None
     error = float((approximate - exact).norm() / exact.norm())
     # Of another random function than the plan was checked with; three times is what the safety net allows.
     assert 0 < error < 3 * plan.errors.measured
-    assert saved_bytes(ours, x).total == plan.planned.kept <= 0.25 * plan.stock.kept
+    # A norm's 1/std of each row crosses where what it normalises has codes; the plan counts it for all.
+    assert 0 <= plan.planned.kept - saved_bytes(ours, x).total <= 3 * ROWS * 4
+    assert plan.planned.kept <= 0.25 * plan.stock.kept
     assert plan.planned.peak is not None
     assert plan.stock.peak is not None
     assert plan.planned.peak < plan.stock.peak

@@ -19,6 +19,8 @@ from kernels.planning.make import kind_of
 
 TRANSFORMERS = find_spec("transformers") is not None
 BLOCK = "--model block"
+# 1/std of the rows of two norms, which cross where what they normalise has codes; a plan counts them for both.
+STATISTICS = 2 * 8192 * 4
 OWN = "--model tests.kernels.planning.nets:text --budget 0.3"
 
 
@@ -55,7 +57,8 @@ def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str],
     plan = Plan.load(tmp_path / "plan.json")
     assert document["plan"]["sites"][0]["name"] == plan.sites[0].name
     assert stock["total"] == plan.stock.kept
-    assert planned["peak"] == plan.planned.peak <= 280 * 2**20 < plan.stock.peak == stock["peak"]
+    assert 0 <= plan.planned.peak - planned["peak"] <= STATISTICS
+    assert plan.planned.peak <= 280 * 2**20 < plan.stock.peak == stock["peak"]
 
 
 @pytest.mark.slow
@@ -65,7 +68,7 @@ def test_a_saved_plan_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, args, kwargs = zoo.build("block")
     compress(model, plan=tmp_path / "plan.json")
-    assert peak_bytes(model, *args, **kwargs) == plan.planned.peak
+    assert 0 <= plan.planned.peak - peak_bytes(model, *args, **kwargs) <= STATISTICS
 
 
 @pytest.mark.slow
