@@ -126,6 +126,7 @@ def test_a_block_with_two_names_is_one() -> None:
     assert repeated_blocks(Shared()) == ["first.0", "first.1"]
 
 
+@pytest.mark.slow
 def test_blocks_that_change_what_they_are_given() -> None:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4)]

@@ -31,6 +31,7 @@ def ran(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_the_plan_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     lines = ran(f"{BLOCK} --budget 0.3 --rows 2", capsys).splitlines()
@@ -49,6 +50,7 @@ def test_the_same_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> N
     assert ran(line, capsys) == ran(line, capsys)
 
 
+@pytest.mark.slow
 def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     document = json.loads(ran(f"{BLOCK} --budget 280MiB --format json --save {tmp_path}/plan.json", capsys))
     assert document["accounting"] == "as-run"

@@ -16,6 +16,7 @@ from kernels.planning.batches import Call, parts
 from tests.kernels.planning.nets import NETS, gradient, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("share", [0.3, 0.15])
 def test_a_share_of_what_is_kept(name: str, share: float) -> None:
@@ -48,6 +49,7 @@ def at_the_peak(name: str) -> tuple[int, int, int]:
     return plan.planned.peak, peak_bytes(model, *inputs), budget
 
 
+@pytest.mark.slow
 def test_what_is_predicted_is_measured() -> None:
     """Within half as much again, on samples that it was not planned by."""
     model, inputs = text(2)
@@ -55,6 +57,7 @@ def test_what_is_predicted_is_measured() -> None:
     assert 1 / 1.5 < errors.measured / errors.predicted < 1.5
 
 
+@pytest.mark.slow
 def test_forward_is_that_of_the_model() -> None:
     model, inputs = text(2)
     before = model(*inputs)
@@ -87,6 +90,7 @@ def test_a_plan_in_another_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
+@pytest.mark.slow
 def test_a_plan_is_taken_at_once() -> None:
     model, inputs = text(1)
     plan = make_plan(model, inputs, 0.2)
@@ -112,6 +116,7 @@ def test_modes_random_numbers_and_buffers_stay() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
+@pytest.mark.slow
 def test_a_model_that_stands_in() -> None:
     model, inputs = text(2)
     with torch.device("meta"):
@@ -143,6 +148,7 @@ def test_arguments_that_do_not_go_together(arguments: dict[str, Any], message: s
     assert "forward" not in vars(model)
 
 
+@pytest.mark.slow
 def test_stochastic_codes() -> None:
     model, inputs = text(1)
     handle = compress(model, fit=0.2, inputs=inputs, rounding="stochastic")
@@ -164,6 +170,7 @@ def test_samples_to_plan_by_and_samples_to_check_by() -> None:
         assert parts(call, 2) == (call, call, 1.0)
 
 
+@pytest.mark.slow
 def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of sensitivities that say the opposite of what is."""
     model, inputs = text(2)
@@ -185,6 +192,7 @@ def test_a_loss_with_labels_of_the_whole_batch() -> None:
     assert plan.errors.measured > 0
 
 
+@pytest.mark.slow
 def test_a_loss_with_targets() -> None:
     """They are cut to samples with the inputs; what the loss takes counts."""
     model, inputs = NETS["mlp"]()
@@ -223,6 +231,7 @@ def test_a_plan_of_what_does_nothing_yet() -> None:
     assert all(site.bits is None or site.bits > 3 for site in plan.sites)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_storage_that_stays_whole() -> None:
     class Part(nn.Module):
         def __init__(self) -> None:

@@ -83,6 +83,7 @@ def products(model: nn.Module, inputs: Any, blocks: Sequence[str] = ()) -> int:
     return counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_work_is_that_of_blocks_that_run_twice() -> None:
     """Codes need no products; blocks that are computed again do, as PyTorch counts them."""
     torch.manual_seed(0)

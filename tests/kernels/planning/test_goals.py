@@ -58,6 +58,7 @@ def elements_in_codes(plan: Plan) -> int:
     return sum(site.whole for site in plan.sites if site.bits is not None)
 
 
+@pytest.mark.slow
 def test_fewer_elements_in_codes_within_the_same_budget() -> None:
     model, inputs = text(2)
     exact, fast = make_plan(model, inputs, 0.4), make_plan(model, inputs, 0.4, goal="time")
@@ -72,6 +73,7 @@ def test_fewer_elements_in_codes_within_the_same_budget() -> None:
     assert 0 <= fast.planned.kept - saved_bytes(model, *inputs).total <= 2 * 256 * 4
 
 
+@pytest.mark.slow
 def test_a_bound_on_the_error_holds_on_other_samples() -> None:
     model, inputs = text(2)
     loose = make_plan(model, inputs, 0.3, goal="time", max_gradient_error=0.1)
@@ -81,6 +83,7 @@ def test_a_bound_on_the_error_holds_on_other_samples() -> None:
     assert elements_in_codes(loose) <= elements_in_codes(tight)
 
 
+@pytest.mark.slow
 def test_where_only_the_least_error_is_within_the_bound() -> None:
     model, inputs = text(1)
     torch.manual_seed(1)  # of the function whose gradient is measured
@@ -91,6 +94,7 @@ def test_where_only_the_least_error_is_within_the_bound() -> None:
     assert same.goal == "error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [[1.0, 0.5], [0.1, 0.0]], ids=["too large", "no error is allowed"])
 def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, measured: list[float]

@@ -28,6 +28,7 @@ def with_auxiliary_losses() -> nn.Module:
     return nn.Sequential(*(Block() for _ in range(4)))
 
 
+@pytest.mark.slow
 def test_a_plan_that_makes_the_peak_larger_is_not_applied() -> None:
     model, x = with_auxiliary_losses(), torch.randn(256, 64)
     with pytest.warns(UserWarning, match=r"budget must leave the peak as low as it is, got 0\.05: .* × what it is"):
@@ -37,6 +38,7 @@ def test_a_plan_that_makes_the_peak_larger_is_not_applied() -> None:
     assert "Sequential is left as it is: the peak of a step would be" in str(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recomputed", [(), ("0", "1")])
 def test_auxiliary_losses(recomputed: tuple[str, ...]) -> None:
     """Graphs of blocks that are computed again refer to their modules."""
@@ -47,6 +49,7 @@ def test_auxiliary_losses(recomputed: tuple[str, ...]) -> None:
     (model(x).square().mean() + sum(block.auxiliary for block in model)).backward()
 
 
+@pytest.mark.slow
 def test_a_front_of_auxiliary_losses() -> None:
     named = front(with_auxiliary_losses(), torch.randn(256, 64), count=2).named
     assert [point.name for point in named[:2]] == ["stock", "checkpoint"]
@@ -63,6 +66,7 @@ def test_weight_norm_of_old() -> None:
     assert handle.plan.sites
 
 
+@pytest.mark.slow
 def test_what_is_put_elsewhere_is_told_with_a_way_out() -> None:
     outside: list[Any] = []
 

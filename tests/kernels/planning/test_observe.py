@@ -23,6 +23,7 @@ def observe(model: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> Ste
     return CapturedTask(model, Call(inputs, {}), **options).step(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("bits", [2, OBSERVED, 8])
 def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
@@ -81,6 +82,7 @@ def test_a_model_without_a_gradient_is_refused() -> None:
         observe(model, (torch.randn(128, 64),))
 
 
+@pytest.mark.slow
 def test_the_loss_counts() -> None:
     """As if it were within the model, whose logits are not held beside its own loss."""
     model = NETS["mlp"]()[0][:-1]  # else the last tanh would hold its result, too

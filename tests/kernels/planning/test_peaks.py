@@ -65,6 +65,7 @@ class Head(nn.Module):
         return self.head(self.body(x)).log_softmax(-1)[:, 0].mean()
 
 
+@pytest.mark.slow
 def test_what_is_decoded_whole_at_the_peak_stays_whole() -> None:
     model, x = Head(), torch.randn(128, 64)
     task = CapturedTask(model, call_of(x))
@@ -81,6 +82,7 @@ def mlp(layers: int) -> nn.Module:
     return nn.Sequential(*(layer for _ in range(layers) for layer in block))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0.1, 0.3])
 def test_a_deeper_model_gains(budget: float) -> None:
     model, x = mlp(4), torch.randn(256, 64)
@@ -107,6 +109,7 @@ def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) 
     assert plan.needed
 
 
+@pytest.mark.slow
 def test_the_smallest_error_that_is_named_can_be_met() -> None:
     model, inputs = NETS["mlp"]()
     with pytest.raises(KernelError, match="max_gradient_error must be at least") as caught:

@@ -95,6 +95,7 @@ def test_a_plan_of_another_model() -> None:
         PLAN.check_model(mlp()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [3, 1])
 def test_a_plan_of_another_number_of_layers(layers: int) -> None:
     plan = replace(make_plan(*text(2), 0.3), recomputed=())
