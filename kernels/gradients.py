@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.errors import KernelError, shown
-from kernels.memory.compiled import settings_with_codes
+from kernels.memory.compiled import is_captured, settings_with_codes
 from kernels.memory.isolated import on_copies
 from kernels.methods.stock import Stock
 from kernels.modules import Activation
@@ -138,20 +138,15 @@ def _check(model: Any) -> None:
 
 def _changed(model: nn.Module) -> list[nn.Module]:
     """The modules that save otherwise than PyTorch's."""
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, Activation) or getattr(vars(module).get("forward"), "runs_graphs", False)
-    ]
+    return [module for module in model.modules() if isinstance(module, Activation) or is_captured(module)]
 
 
 def _make_stock(module: nn.Module) -> None:
     """Make a module save as PyTorch's own, until its attributes are restored."""
-    forward = vars(module).get("forward")
-    if getattr(forward, "runs_graphs", False):
-        del module.forward
-        if forward.own is not None:
-            module.forward = forward.own
+    if is_captured(module):
+        own = vars(module).pop("forward").own
+        if own is not None:
+            module.forward = own
     if isinstance(module, Activation):
         module.method, module.bits, module.coefficients = Stock.name, None, None
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import import_module
 from types import CodeType, FrameType
@@ -239,15 +239,19 @@ def without_function_modes() -> Iterator[list[Any]]:
 
 
 @contextmanager
-def within_function_modes(modes: Sequence[Any]) -> Iterator[None]:
-    """Enters modes that `without_function_modes` gave."""
+def _entered(modes: Sequence[Any], push: Callable[[Any], Any], pop: Callable[[], Any]) -> Iterator[None]:
     for mode in modes:
-        _private("push_function_mode")(mode)
+        push(mode)
     try:
         yield
     finally:
         for _ in modes:
-            _private("pop_function_mode")()
+            pop()
+
+
+def within_function_modes(modes: Sequence[Any]) -> AbstractContextManager[None]:
+    """Enters modes that `without_function_modes` gave."""
+    return _entered(modes, _private("push_function_mode"), _private("pop_function_mode"))
 
 
 def fakes_are_made() -> bool:
@@ -255,18 +259,11 @@ def fakes_are_made() -> bool:
     return in_dispatch_mode() and any(isinstance(mode, _private("FakeTensorMode")) for mode in _private("mode_stack")())
 
 
-@contextmanager
-def within(modes: Sequence[Any]) -> Iterator[None]:
+def within(modes: Sequence[Any]) -> AbstractContextManager[None]:
     """Enters modes that `without_dispatch_modes` gave, as far as they are not entered again already."""
     active = {id(mode) for mode in _private("mode_stack")()}
     missing = [mode for mode in reversed(modes) if id(mode) not in active]
-    for mode in missing:
-        _private("push_mode")(mode)
-    try:
-        yield
-    finally:
-        for _ in missing:
-            _private("pop_mode")()
+    return _entered(missing, _private("push_mode"), _private("pop_mode"))
 
 
 def in_forward_ad() -> bool:

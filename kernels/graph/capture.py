@@ -71,8 +71,7 @@ class Captured(Unit):
     def run(self, args: Any, kwargs: Any) -> Any:
         """Run the graphs, or stock."""
         engine = self.engine
-        lacks_sizes = self.kind is None and any(map(nn.parameter.is_lazy, self.module.parameters()))
-        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform() or lacks_sizes:
+        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform() or self._lacks_sizes():
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
             return run_again(self._stock, args, kwargs, engine.inputs(self.name))
@@ -100,6 +99,10 @@ class Captured(Unit):
         self.engine.stock[self.name] = reason
         self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
         return result
+
+    def _lacks_sizes(self) -> bool:
+        """Whether lazy layers have no weights yet; not once it was captured."""
+        return self.kind is None and any(map(nn.parameter.is_lazy, self.module.parameters()))
 
     def _stock(self, *args: Any, **kwargs: Any) -> Any:
         if self.own is not None:

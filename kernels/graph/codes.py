@@ -158,6 +158,24 @@ def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, round
     let_cross(forward, backward, cut.outputs, crossing)
 
 
+def replace_codes(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    cut: Cut,
+    encoding: Callable[[str], Callable[..., Any]],
+    decoding: Callable[..., Tensor],
+) -> None:
+    """Let `encoding(site)` stand for `encode`, and `decoding` for `decode`, in graphs that are not compiled yet.
+
+    What has codes whatever a plan says has no site, and keeps `encode`.
+    """
+    for made in forward.graph.find_nodes(op="call_function", target=encode):
+        if made.args[0] in cut.sites:
+            made.target = encoding(cut.sites[made.args[0]])
+    for made in backward.graph.find_nodes(op="call_function", target=decode):
+        made.target = decoding
+
+
 def _sent(graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options: Sequence[Any]) -> list[fx.Node]:
     """Encode a node; the results that cross."""
     with graph.inserting_before(after_last_use(node)):

@@ -78,7 +78,6 @@ class Engine:
         self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
         self.runs = 0  # of forward graphs
-        self.running = ""  # the module that is called
         self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
         self.watch = Watch(self.planned)
@@ -86,9 +85,15 @@ class Engine:
         self.skipped: dict[str, str] = {}  # modules whose last call ran no graph, and the reason
         self.refused: dict[str, str] = {}  # with a policy: activations that stay exact, and the reason
 
+    @property
+    def running(self) -> str:
+        """The name of the captured module that runs in this thread."""
+        name: str = self.watch.module.name
+        return name
+
     def call(self, call: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The result of a module's forward, by its graphs, which are captured first if need be."""
-        self.running = self.watch.module.name = call.name
+        self.watch.module.name = call.name
         forward = call.own or type(module).forward
         with private.settings():
             if not fakes_are_made():

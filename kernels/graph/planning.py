@@ -13,7 +13,7 @@ from kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
 from kernels.compression.planning import as_seen, seen_as
 from kernels.compression.splice import let_cross
 from kernels.graph.again import Inputs
-from kernels.graph.codes import decode, encode
+from kernels.graph.codes import decode, encode, replace_codes
 from kernels.graph.engine import Engine
 from kernels.graph.execute import Run
 from kernels.graph.install import install, removed
@@ -144,13 +144,7 @@ class _Observing(_Named):
         super()._write(forward, backward, cut, rounding)
         whole = [node for node in cut.sites if isinstance(cut.forms[node], Whole)]
         forward.meta[WHOLE] = {cut.sites[node]: bytes_of(node.meta["val"]) for node in whole}
-        for made in forward.graph.find_nodes(op="call_function", target=encode):
-            if made.args[0] in cut.sites:  # not what has codes whatever a plan says
-                made.target = self._noting(cut.sites[made.args[0]])
-        for made in backward.graph.find_nodes(op="call_function", target=decode):
-            made.target = self._decoding
-        forward.recompile()
-        backward.recompile()
+        replace_codes(forward, backward, cut, self._noting, self._decoding)
 
     def _decoding(self, planes: Tensor, *others: Any) -> Tensor:
         return self._history.decoded(planes, decode(planes, *others))

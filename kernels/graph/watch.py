@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from kernels import private
 from kernels.compression.cut import Cut
 from kernels.engine.pieces import bytes_of
-from kernels.graph.codes import decode, encode, flat_of
+from kernels.graph.codes import decode, encode, flat_of, replace_codes
 from kernels.methods.planned import in_model
 from kernels.planning.decoded import relative_error
 from kernels.planning.sensitivity import like_site
@@ -44,16 +44,12 @@ class Watch:
 
     def put(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
         """Let two graphs, into which codes are written, tell of what they encode, and that backward decodes."""
-        for made in forward.graph.find_nodes(op="call_function", target=encode):
-            if made.args[0] in cut.sites:
-                made.target = self._encoding(cut.sites[made.args[0]])
 
         def decoding(*given: Any) -> Tensor:
             self._ended = True
             return decode(*given)
 
-        for made in backward.graph.find_nodes(op="call_function", target=decode):
-            made.target = decoding
+        replace_codes(forward, backward, cut, self._encoding, decoding)
 
     def _encoding(self, site: str) -> Callable[..., Any]:
         def encoding(x: Tensor, order: Sequence[int], group: int, *others: Any) -> Any:
