@@ -1,5 +1,6 @@
 """What all captured modules of a model share: the policy, and the graphs, which modules that are alike share."""
 
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
@@ -24,6 +25,8 @@ from kernels.private import (
     without_dispatch_modes,
     without_function_modes,
 )
+
+NUMBERS = itertools.count()  # of captured calls
 
 
 class Unit:
@@ -120,7 +123,8 @@ class Engine:
         call.key = (type(module), call.kind, trained, fakes)  # FSDP2 changes a module's class
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance
-            code = function.__code__.replace(co_name=f"block_{id(self)}_{len(self.entries)}")  # Dynamo goes by the name
+            # By the name Dynamo remembers, for ever, which sizes have changed: no two may have the same.
+            code = function.__code__.replace(co_name=f"block_{next(NUMBERS)}")
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
             backend = private.backend(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels.graph import compress
+from kernels.graph.engine import Engine, Unit
 from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
 from tests.kernels.saved import bytes_allocated
 
@@ -296,3 +297,9 @@ def test_a_model_compressed_with_others_blocks() -> None:
     other.zero_grad()
     loss_of(other).backward()
     assert torch.equal(of_each, shared.up.weight.grad)
+
+
+def test_each_captured_call_has_a_name_of_its_own() -> None:
+    """By which Dynamo remembers which sizes have changed, also of engines that are gone, whose addresses others get."""
+    names = [Engine().entry(Unit("", None), nn.Linear(2, 2), None).__name__ for _ in range(100)]
+    assert len(set(names)) == 100
