@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV = .venv$(if $(TORCH),-torch-$(TORCH))
 PY = $(VENV)/bin/python
-PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
+PARTS = coefficients fitting codegen kernels # of the package actfit, beside its folder
 # A process for each core; tests that stand together run in one of them, which makes once what they share.
 # Bytecode is kept, whatever the environment says: else each process of each run rewrites all tests anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
@@ -33,10 +33,14 @@ test-rest: $(VENV)/ready-test ## run the tests that make test leaves out
 test-all: $(VENV)/ready-test ## run all tests, half an hour
 	@$(PYTEST) $(ARGS)
 
+# Types are checked in the places of a wheel: mypy follows no __path__.
 lint: $(VENV)/ready-lint ## check format, style and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy $(PACKAGES)
+	@places=$$(mktemp -d) && trap "rm -r $$places" EXIT && mkdir $$places/actfit && \
+		ln -s $(addprefix $(CURDIR)/,$(wildcard actfit/*.* $(PARTS))) $$places/actfit && \
+		ln -s $(CURDIR)/notebooks $$places && cd $$places && $(abspath $(PY)) -m mypy \
+		--cache-dir $(CURDIR)/.mypy_cache --config-file $(CURDIR)/pyproject.toml -p actfit -p notebooks.gallery
 
 format: $(VENV)/ready-lint ## format the code and mend what can be mended
 	@$(PY) -m ruff check --fix-only .
@@ -77,7 +81,7 @@ training: $(VENV)/ready-test ## train with every method, compare with stock, wri
 
 clean: ## remove what make made: .venv and those for other PyTorchs, caches, builds, the demo's picture
 	rm -rf .venv .venv-torch-* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png
-	find $(wildcard benchmarks coefficients fitting codegen kernels notebooks tests) \
+	find $(wildcard actfit benchmarks coefficients fitting codegen kernels notebooks tests) \
 		-name __pycache__ -prune -exec rm -rf {} +
 
 # Triton's interpreter of torch 2.9 fails with NumPy 2.4.

@@ -1,6 +1,6 @@
 """python -m benchmarks.budget: well-known models in a quarter of the memory that a step takes, and what it costs.
 
-`make_plan` is asked for a quarter of the peak, as `python -m kernels.memory --budget` does: bytes on fake tensors, as a
+`make_plan` is asked for a quarter of the peak, as `actfit memory --budget` does: bytes on fake tensors, as a
 CPU runs the model; errors on a narrow copy with random weights. Beside it, the model as it is, with each block
 checkpointed, and with the same bits everywhere. Models that a CPU can train are also timed. Rows, as JSON lines, in
 benchmarks/results/<device>/budget.jsonl, whole or not at all, and the front of one model beside them. Kinds of rows, by
@@ -11,8 +11,8 @@ mode:
     time     s of forward and backward, in rounds in which all take turns, and ratios to the model as it is
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("budget", lambda: parsers.budget(__doc__).parse_args())
@@ -25,6 +25,16 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensorMode
 
+from actfit import KernelError, compress
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.memory import zoo
+from actfit.kernels.memory.saved import size
+from actfit.kernels.memory.storages import tensors
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.fronts import Front, front_of
+from actfit.kernels.planning.make import kind_of, plan_of
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.task import Task
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.gpu.ways import blocks, loss
@@ -32,16 +42,6 @@ from benchmarks.options import names, output, torch_threads
 from benchmarks.options import runs as runs_of
 from benchmarks.pages import place, read, spread, table
 from benchmarks.rows import RESULTS, Row, described_rows, record, summary
-from kernels import KernelError, compress
-from kernels.engine.elements import dtype_name
-from kernels.memory import zoo
-from kernels.memory.saved import size
-from kernels.memory.storages import tensors
-from kernels.planning.batches import call_of
-from kernels.planning.fronts import Front, front_of
-from kernels.planning.make import kind_of, plan_of
-from kernels.planning.plan import Plan
-from kernels.planning.task import Task
 
 PROG, CPU = "budget", torch.device("cpu")
 SHARE = 4  # the peak as it is, over the budget

@@ -4,8 +4,8 @@ Models run on fake tensors and are counted as CUDA keeps them, so the numbers ar
 runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("memory", lambda: parsers.memory(__doc__).parse_args())
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from tqdm import tqdm
 
-import kernels
+import actfit
+from actfit import KernelError, compress, saved_bytes
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.memory import zoo
 from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.options import output
 from benchmarks.rows import Row, record, summary
-from kernels import KernelError, compress, saved_bytes
-from kernels.engine.elements import dtype_name
-from kernels.memory import zoo
 
 MODELS = parsers.MODELS
 STOCK = "as it is"
@@ -71,8 +71,8 @@ MODES = ("eager", "compile", "compile, recomputing", "checkpoint")
 ACTS: dict[str, Callable[[], nn.Module]] = {
     "nn.GELU": nn.GELU,
     "GELU written out": NewGELU,
-    "invact": kernels.GELU,
-    "fewbit, 1 bit": lambda: kernels.GELU(method="fewbit", bits=1),
+    "invact": actfit.nn.GELU,
+    "fewbit, 1 bit": lambda: actfit.nn.GELU(method="fewbit", bits=1),
 }
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coefficients import command
+from actfit.coefficients import command
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from coefficients import command
+from actfit.coefficients import command
 
 Words = Sequence[str]
 FILES = "files in benchmarks/results/<device>/"

@@ -8,8 +8,8 @@ Writes rows under benchmarks/results/sm_80/ and sm_90/, and prints them beside `
 Triton, whose package holds the compiler and the disassembler: pip install triton. Half a minute.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("price", lambda: parsers.plain("price", __doc__).parse_args())
@@ -27,8 +27,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from actfit.fitting.invact.price import TABLE
 from benchmarks.rows import RESULTS, Row, read_lines, save, summary
-from fitting.invact.price import TABLE
 
 CAPABILITIES = (80, 90)
 THREADS = 128

@@ -3,8 +3,8 @@
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("report", lambda: parsers.plain("report", __doc__).parse_args())
@@ -14,6 +14,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from actfit.codegen.inspect import DIRECTIONS, kernel
+from actfit.codegen.machine import GPUS
+from actfit.coefficients import load
+from actfit.coefficients.files import write_text
+from actfit.fitting.words import upwards
+from actfit.kernels.memory.saved import size
+from actfit.kernels.methods.few_bit import FewBit
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
+from actfit.kernels.methods.from_output import FromOutput
 from benchmarks import budget
 from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
@@ -24,15 +33,6 @@ from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.rivals import page as rivals
 from benchmarks.training import page as training
-from codegen.inspect import DIRECTIONS, kernel
-from codegen.machine import GPUS
-from coefficients import load
-from coefficients.files import write_text
-from fitting.words import upwards
-from kernels.memory.saved import size
-from kernels.methods.few_bit import FewBit
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.from_output import FromOutput
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from coefficients import command
-from coefficients.files import write_text
-from coefficients.store import DATA
+from actfit.coefficients import command
+from actfit.coefficients.files import write_text
+from actfit.coefficients.store import DATA
 
 RESULTS = Path(__file__).with_name("results")
 LIBRARIES = ("numpy", "scipy", "numba", "sympy")

@@ -12,8 +12,8 @@ benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/res
 and keeps no rows: to see that all of it runs. The status is 1 where tests or a step failed.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("run", lambda: parsers.run(__doc__).parse_args())

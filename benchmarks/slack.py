@@ -5,8 +5,8 @@ benchmarks/results/sm_80/ and sm_90/kernels.jsonl, which tests/codegen/test_insp
 Needs Triton: pip install triton. About a quarter of an hour on two cores.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("slack", lambda: parsers.slack(__doc__).parse_args())
@@ -20,17 +20,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from actfit.codegen import generated
+from actfit.codegen.inspect import Report, inspect
+from actfit.codegen.inspect import kernel as kernel_of
+from actfit.codegen.options import METHODS, method
+from actfit.codegen.subject import DTYPES
+from actfit.fitting.activations import names
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine import templates
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import Method
 from benchmarks.rows import RESULTS, Row, read_lines, revision, save, summary
-from codegen import generated
-from codegen.inspect import Report, inspect
-from codegen.inspect import kernel as kernel_of
-from codegen.options import METHODS, method
-from codegen.subject import DTYPES
-from fitting.activations import names
-from fitting.errors import InputError
-from kernels.engine import templates
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import Method
 
 ARCHS = ("sm_80", "sm_90")
 MOST_EMITTED = 4  # bits of a table that is part of a kernel; IN_MEMORY: functions that stand for all with more
@@ -73,7 +73,7 @@ def rows(reports: Iterable[Report]) -> list[Row]:
 
 def load(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
     """Stored rows by function, method and direction, bits and dtype."""
-    lines = read_lines(RESULTS / arch / "kernels.jsonl")
+    lines = read_lines(RESULTS / arch / "actfit.kernels.jsonl")
     return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in lines}
 
 

@@ -1,13 +1,13 @@
 """python -m codegen emit | check | list | inspect: kernels from expressions and coefficient files."""
 
-from coefficients import command
+from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from codegen.options import ALL, METHODS, bits, check, method, params, parser
-from coefficients.schema import CoefficientError, Document
-from fitting.errors import InputError
+from actfit.codegen.options import ALL, METHODS, bits, check, method, params, parser
+from actfit.coefficients.schema import CoefficientError, Document
+from actfit.fitting.errors import InputError
 
 if __name__ == "__main__":
     command.early("codegen", lambda: check(parser().parse_args()), (InputError, CoefficientError))
@@ -17,17 +17,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from codegen import generated, standalone
-from codegen.costs import as_table
-from codegen.elements import in_dtype
-from codegen.inspect import inspect
-from codegen.standalone import Request
-from codegen.subject import Subject, of_catalogue, of_one
-from coefficients.files import WRITING, noted, write_text
-from coefficients.reference import check_numbers
-from coefficients.store import load
-from fitting.activations import from_expression, get, names
-from fitting.activations.catalogue import ALIASES
+from actfit.codegen import generated, standalone
+from actfit.codegen.costs import as_table
+from actfit.codegen.elements import in_dtype
+from actfit.codegen.inspect import inspect
+from actfit.codegen.standalone import Request
+from actfit.codegen.subject import Subject, of_catalogue, of_one
+from actfit.coefficients.files import WRITING, noted, write_text
+from actfit.coefficients.reference import check_numbers
+from actfit.coefficients.store import load
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.activations.catalogue import ALIASES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +103,7 @@ def _request(options: argparse.Namespace, subject: Subject, document: Document |
         raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {made.name}")
     out = ("-o", "--out")
     shown = [word for i, word in enumerate(words) if word not in out and words[i - 1] not in out]
-    return Request(in_dtype(subject, dtype), made, dtype, ("python", "-m", "codegen", *shown))
+    return Request(in_dtype(subject, dtype), made, dtype, ("actfit", *shown))
 
 
 def _emit_all() -> int:
@@ -131,7 +131,7 @@ def _check() -> int:
     bad += [f"{path}: no function of the catalogue emits this file" for path in generated.strangers(texts)]
     for line in bad:
         print(line)
-    remedy = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
+    remedy = "actfit emit --all" if generated.in_checkout() else "install the package again"
     advice = f"; to write them anew: {remedy}" if bad else ""
     print(f"{len(texts)} files, {len(bad)} bad{advice}")
     return command.BAD if bad else command.GOOD

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from codegen.disassembly import KINDS, Code
-from codegen.machine import Prediction, predict
-from kernels.methods.method import KernelSpec
-from kernels.methods.storage import TABLE_CODES
+from actfit.codegen.disassembly import KINDS, Code
+from actfit.codegen.machine import Prediction, predict
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.methods.storage import TABLE_CODES
 
 
 @dataclass(frozen=True)

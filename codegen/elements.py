@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from sympy import Expr, Piecewise, Rational, Symbol
 
-from codegen import infinities, passes
-from codegen.closed import CLOSED, Closed
-from codegen.function import Function, Writer
-from codegen.subject import Subject
-from fitting.activations.catalogue import CATALOGUE, Row
-from fitting.activations.functions import x
-from fitting.activations.grammar import parse_formula
-from fitting.errors import InputError
-from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
-from kernels.methods.table import largest_float32
+from actfit.codegen import infinities, passes
+from actfit.codegen.closed import CLOSED, Closed
+from actfit.codegen.function import Function, Writer
+from actfit.codegen.subject import Subject
+from actfit.fitting.activations.catalogue import CATALOGUE, Row
+from actfit.fitting.activations.functions import x
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.errors import InputError
+from actfit.kernels.methods.from_output import ELEMENT, FINER_ELEMENT
+from actfit.kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
 # Operations that a formula takes as arguments, as eager mode has faster ones on a CPU, and their defaults.
@@ -124,7 +124,7 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
         return _from_output(writer, doc)
     file = subject.invact().get(dtype)
     if file is None:
-        raise InputError(f"{subject.name} has no formula for {dtype}; make one: python -m fitting.invact")
+        raise InputError(f"{subject.name} has no formula for {dtype}; make one: actfit invact")
     branches = file.document["solution"]["branches"]
     if len(branches) == 1:
         writer = _writer(target, branches[0])

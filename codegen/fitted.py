@@ -5,23 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from codegen import elements
-from codegen.function import Function
-from codegen.info import info
-from codegen.module import primitive_function, primitives, torch_texts
-from codegen.overflow import reach, with_limits
-from codegen.subject import DTYPES, Subject, of_document
-from coefficients import CoefficientError, load, naming
-from coefficients.document import validate
-from coefficients.reference import check_function, check_numbers
-from coefficients.schema import Document
-from fitting.activations import from_expression
-from fitting.errors import InputError
-from kernels.methods.few_bit import FewBit
-from kernels.methods.from_output import FromOutput
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import KernelSpec, Method
-from kernels.methods.table import Table
+from actfit.codegen import elements
+from actfit.codegen.function import Function
+from actfit.codegen.info import info
+from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.overflow import reach, with_limits
+from actfit.codegen.subject import DTYPES, Subject, of_document
+from actfit.coefficients import CoefficientError, load, naming
+from actfit.coefficients.document import validate
+from actfit.coefficients.reference import check_function, check_numbers
+from actfit.coefficients.schema import Document
+from actfit.fitting.activations import from_expression
+from actfit.fitting.errors import InputError
+from actfit.kernels.methods.few_bit import FewBit
+from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import KernelSpec, Method
+from actfit.kernels.methods.table import Table
 
 Coefficients = str | os.PathLike[str] | Mapping[str, Any]  # a file's path, or its document
 _TABLES: dict[str, Table] = {}

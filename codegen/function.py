@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
-from codegen.piecewise import PRINTERS
-from fitting.errors import InputError
+from actfit.codegen.piecewise import PRINTERS
+from actfit.fitting.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from sympy import Expr, Float
 from sympy.core.parameters import distribute
 from sympy.printing.str import StrPrinter
 
-from codegen import passes, template
-from codegen.function import Function, Writer
-from codegen.launchers import IMPORTS, fused_launchers
-from codegen.module import primitive_function, primitives, torch_texts
-from codegen.overflow import check_numbers
-from codegen.piecewise import like, select, unless_nan
-from codegen.rewrites import masked, quotients, rewritten
-from codegen.subject import DTYPES
-from codegen.traced import trace_recorded
-from fitting.activations.functions import x
-from fitting.errors import InputError
-from kernels.engine.templates import elementwise_source
+from actfit.codegen import passes, template
+from actfit.codegen.function import Function, Writer
+from actfit.codegen.launchers import IMPORTS, fused_launchers
+from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.overflow import check_numbers
+from actfit.codegen.piecewise import like, select, unless_nan
+from actfit.codegen.rewrites import masked, quotients, rewritten
+from actfit.codegen.subject import DTYPES
+from actfit.codegen.traced import trace_recorded
+from actfit.fitting.activations.functions import x
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine.templates import elementwise_source
 
 TARGETS = ("triton", "torch")
 

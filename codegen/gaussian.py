@@ -1,7 +1,7 @@
 """The primitives of N(0, 1): its density phi, and its distribution function Phi by Mills's ratio."""
 
-from codegen.polynomials import MILLS_SLOPES, coefficients
-from codegen.primitive import Primitive, horner, polynomial
+from actfit.codegen.polynomials import MILLS_SLOPES, coefficients
+from actfit.codegen.primitive import Primitive, horner, polynomial
 
 _HALF_LOG2E = 0.7213475204444817
 _DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from codegen.info import functions_module
-from codegen.module import MARK, loops_module, torch_module, triton_module
-from codegen.subject import Subject, of_catalogue
-from fitting.activations import names
+from actfit.codegen.info import functions_module
+from actfit.codegen.module import MARK, loops_module, torch_module, triton_module
+from actfit.codegen.subject import Subject, of_catalogue
+from actfit.fitting.activations import names
 
 FOLDER = Path(__file__).resolve().parents[1] / "kernels" / "generated"
 WRITERS: dict[str, Callable[[Subject], str]] = {"triton": triton_module, "torch": torch_module}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import sympy
 from sympy import Abs, Add, Expr, Integer, Mul, exp, log
 
-from fitting.activations.functions import expm1, log1p, phi, sech, sigmoid, tanh
+from actfit.fitting.activations.functions import expm1, log1p, phi, sech, sigmoid, tanh
 
 _ROOT = 1 / sympy.sqrt(2 * sympy.pi)
 

@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 from sympy import Expr, Symbol
 
-from codegen.emulation import Emulation
-from codegen.function import Function, Writer
-from codegen.piecewise import quotient, select
-from codegen.subject import Subject
-from codegen.sympy_functions import RewriteFunction, patched
-from fitting.activations.activation import Limits
-from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.functions import removable, x
-from fitting.activations.tape import Tape
+from actfit.codegen.emulation import Emulation
+from actfit.codegen.function import Function, Writer
+from actfit.codegen.piecewise import quotient, select
+from actfit.codegen.subject import Subject
+from actfit.codegen.sympy_functions import RewriteFunction, patched
+from actfit.fitting.activations.activation import Limits
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations.functions import removable, x
+from actfit.fitting.activations.tape import Tape
 
 _Z = Symbol("z", real=True)
 # In float32 neither x, nor x**2, x**3 or x**4 overflows.

@@ -5,16 +5,16 @@ from math import isfinite
 
 import numpy as np
 
-from codegen import elements
-from codegen.closed import CLOSED
-from codegen.module import MARK, triton_functions
-from codegen.steps import planes
-from codegen.subject import Subject
-from coefficients.cut_output import CutOutput
-from fitting.activations.calculus import values
-from fitting.activations.tape import Tape
-from kernels.methods.from_output import FINER_ELEMENT
-from kernels.methods.function_info import FunctionInfo
+from actfit.codegen import elements
+from actfit.codegen.closed import CLOSED
+from actfit.codegen.module import MARK, triton_functions
+from actfit.codegen.steps import planes
+from actfit.codegen.subject import Subject
+from actfit.coefficients.cut_output import CutOutput
+from actfit.fitting.activations.calculus import values
+from actfit.fitting.activations.tape import Tape
+from actfit.kernels.methods.from_output import FINER_ELEMENT
+from actfit.kernels.methods.function_info import FunctionInfo
 
 # Arguments where a bounded f' is next to its limits, and a size that only an unbounded f' exceeds there.
 _FAR, _HUGE = np.array([-1e30, 1e30]), 1e15
@@ -56,11 +56,11 @@ def functions_module(subjects: Iterable[Subject]) -> str:
         '"""What is known of each function: found from its expression and its coefficient files.',
         "",
         MARK,
-        "To make it again: python -m codegen emit --all",
+        "To make it again: actfit emit --all",
         '"""',
         "",
-        "from coefficients.cut_output import CutOutput",
-        "from kernels.methods.function_info import FunctionInfo",
+        "from actfit.coefficients.cut_output import CutOutput",
+        "from actfit.kernels.methods.function_info import FunctionInfo",
         "",
         "FUNCTIONS = {",
     ]

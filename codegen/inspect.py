@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from codegen import disassembly
-from codegen.costs import Report, as_table
-from codegen.options import ARCHS
-from fitting.errors import InputError, nearest
-from kernels.engine.templates import OPTIONS, ROWS, WARPS
-from kernels.errors import KernelError
-from kernels.methods.method import KernelSpec, Method
-from kernels.methods.storage import TABLE_CODES
+from actfit.codegen import disassembly
+from actfit.codegen.costs import Report, as_table
+from actfit.codegen.options import ARCHS
+from actfit.fitting.errors import InputError, nearest
+from actfit.kernels.engine.templates import OPTIONS, ROWS, WARPS
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.method import KernelSpec, Method
+from actfit.kernels.methods.storage import TABLE_CODES
 
 __all__ = ["ARCHS", "DIRECTIONS", "ROWS", "WARPS", "Report", "as_table", "inspect", "kernel", "offsets"]
 
@@ -38,7 +38,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
     InputError
         For a function, method or dtype without a kernel.
     """
-    from kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
+    from actfit.kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
 
     if function not in FUNCTIONS:
         raise InputError(
@@ -139,7 +139,7 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    template = importlib.import_module("kernels.engine.templates.elementwise")
+    template = importlib.import_module("actfit.kernels.engine.templates.elementwise")
     kernel = getattr(template, f"{direction}_kernel")
     constants = _constants(spec, dtype)
     signature = {name: _type(name, spec, dtype, count) for name in kernel.arg_names}
@@ -156,7 +156,7 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
 
 def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
     """The kernels' constants by name."""
-    module = importlib.import_module(f"kernels.generated.{spec.function.name}_triton")
+    module = importlib.import_module(f"actfit.kernels.generated.{spec.function.name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype))
     table = spec.method.table(spec.function) if spec.storage is TABLE_CODES else None
     return {

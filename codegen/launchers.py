@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from kernels.engine.templates import OPTIONS, ROWS
-from kernels.methods.storage import Storage
+from actfit.kernels.engine.templates import OPTIONS, ROWS
+from actfit.kernels.methods.storage import Storage
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl"
 _ELEMENTS = 8 * ROWS  # a program

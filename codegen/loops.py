@@ -8,11 +8,11 @@ outputs.
 import ast
 from dataclasses import replace
 
-from codegen import elements
-from codegen.function import Function
-from codegen.polynomials import coefficients
-from codegen.subject import Subject
-from kernels.methods.from_output import ELEMENT
+from actfit.codegen import elements
+from actfit.codegen.function import Function
+from actfit.codegen.polynomials import coefficients
+from actfit.codegen.subject import Subject
+from actfit.kernels.methods.from_output import ELEMENT
 
 DTYPE = "float32"
 _WHOLE = 1.5 * 2**23  # added to a small number, it leaves a whole number in the lowest bits

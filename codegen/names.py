@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from fitting.errors import InputError
+from actfit.fitting.errors import InputError
 
 _REDUCTIONS = """
 sum nansum mean nanmean prod var std median nanmedian mode norm max min amax amin aminmax argmax argmin all any

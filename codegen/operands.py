@@ -4,8 +4,8 @@ import sys
 
 from sympy import Add, Expr, Float, Integer, Rational
 
-from codegen.piecewise import Condition, select
-from fitting.errors import InputError
+from actfit.codegen.piecewise import Condition, select
+from actfit.fitting.errors import InputError
 
 
 def number(value: object, what: str = "an operand") -> Expr:

@@ -12,15 +12,15 @@ from inspect import Parameter, Signature, signature
 import sympy
 from sympy import Expr, Integer, Rational
 
-from codegen import piecewise
-from codegen.names import DROPOUT, refused
-from codegen.operands import condition_of, negated, number, operand
-from codegen.piecewise import Condition, at_most, below, both, compared, composed, either, opposite, select
-from codegen.rewrites import erfc
-from fitting.activations import get
-from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.functions import Phi, expm1, log1p, softplus
-from fitting.errors import InputError
+from actfit.codegen import piecewise
+from actfit.codegen.names import DROPOUT, refused
+from actfit.codegen.operands import condition_of, negated, number, operand
+from actfit.codegen.piecewise import Condition, at_most, below, both, compared, composed, either, opposite, select
+from actfit.codegen.rewrites import erfc
+from actfit.fitting.activations import get
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations.functions import Phi, expm1, log1p, softplus
+from actfit.fitting.errors import InputError
 
 Operation = Callable[..., Expr]
 LARGEST_POWER = 64

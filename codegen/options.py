@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from coefficients import command
-from coefficients.functions import ALIASES, names
-from fitting.errors import InputError, nearest
-from kernels.errors import KernelError
-from kernels.methods.few_bit import DEFAULT_BITS, MAX_BITS
-from kernels.methods.method import Method
-from kernels.methods.registry import DEFAULT, ELEMENTWISE, make
+from actfit.coefficients import command
+from actfit.coefficients.functions import ALIASES, names
+from actfit.fitting.errors import InputError, nearest
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.few_bit import DEFAULT_BITS, MAX_BITS
+from actfit.kernels.methods.method import Method
+from actfit.kernels.methods.registry import DEFAULT, ELEMENTWISE, make
 
 PROG = "python -m codegen"
 COMMANDS = "emit | check | list | inspect"
@@ -31,7 +31,7 @@ def parser() -> command.Parser:
     """The parser of the command line."""
     main = command.Parser(prog=PROG, description="Triton kernels, and their plain-PyTorch twins, from expressions.")
     commands = main.add_subparsers(dest="command", required=True, metavar=COMMANDS)
-    emit = commands.add_parser("emit", help="print one module, or write all that the project ships")
+    emit = commands.add_parser("emit", prog="actfit emit", help="print one module, or write all that the project ships")
     emit.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
     emit.add_argument("--expr", metavar="TEXT", help='your own f, as in "x*tanh(log(1+exp(x)))"')
     emit.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
@@ -52,7 +52,7 @@ def parser() -> command.Parser:
     commands.add_parser("check", help="emit everything again and compare, byte for byte")
     commands.add_parser("list", help="show what is there")
     inspect = commands.add_parser(
-        "inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
+        "inspect", prog="actfit inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
     )
     inspect.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
     inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")

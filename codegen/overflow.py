@@ -12,16 +12,16 @@ import sympy
 from numpy.typing import NDArray
 from sympy import Expr
 
-from codegen import infinities
-from codegen.emulation import Emulation
-from codegen.function import Function, numbers
-from codegen.module import primitive_function, primitives
-from codegen.subject import Subject
-from codegen.torch_primitives import TORCH
-from fitting.activations.balls import flint
-from fitting.activations.calculus import PRECISION, values
-from fitting.activations.tape import Tape
-from fitting.errors import InputError, shortened
+from actfit.codegen import infinities
+from actfit.codegen.emulation import Emulation
+from actfit.codegen.function import Function, numbers
+from actfit.codegen.module import primitive_function, primitives
+from actfit.codegen.subject import Subject
+from actfit.codegen.torch_primitives import TORCH
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.calculus import PRECISION, values
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError, shortened
 
 LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
 CLEAR = 2.0**118  # a thousandth of LARGEST: nearer to it sums of finite numbers may overflow

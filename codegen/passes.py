@@ -8,10 +8,10 @@ from collections.abc import Callable
 import sympy
 from sympy import Expr, Wild, exp, log
 
-from codegen import sympy_functions
-from codegen.growth import balanced, hyperbolic, logarithms_of_growth
-from codegen.rewrites import reciprocals
-from fitting.activations.functions import Phi, log1p, phi, sech, sigmoid, softplus, tanh
+from actfit.codegen import sympy_functions
+from actfit.codegen.growth import balanced, hyperbolic, logarithms_of_growth
+from actfit.codegen.rewrites import reciprocals
+from actfit.fitting.activations.functions import Phi, log1p, phi, sech, sigmoid, softplus, tanh
 
 Pass = Callable[[Expr], Expr]
 _u = Wild("u")

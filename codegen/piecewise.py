@@ -11,10 +11,10 @@ import sympy
 from sympy import Expr, Function, Integer, Piecewise
 from sympy.printing.precedence import PRECEDENCE
 
-from codegen.printer import ElementwisePrinter, TritonPrinter
-from codegen.torch_printer import TorchPrinter
-from fitting.activations.functions import x
-from fitting.errors import InputError
+from actfit.codegen.printer import ElementwisePrinter, TritonPrinter
+from actfit.codegen.torch_printer import TorchPrinter
+from actfit.fitting.activations.functions import x
+from actfit.fitting.errors import InputError
 
 
 class Condition(Function):

@@ -9,7 +9,7 @@ from typing import Any
 
 import mpmath
 
-from codegen.minimax import polynomial
+from actfit.codegen.minimax import polynomial
 
 TOLERANCE = {"bfloat16": 2.0**-12, "float16": 2.0**-17, "float32": 2.0**-26}
 # Phi in f is dearest in the few-bit kernels, which have least time; in f' of gelu two terms cancel.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from codegen.polynomials import coefficients
+from actfit.codegen.polynomials import coefficients
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ In 16 bits the reciprocal of a number in [1, inf] is the square of rsqrt: two in
 
 from collections.abc import Callable
 
-from codegen import gaussian
-from codegen.primitive import Primitive, polynomial
+from actfit.codegen import gaussian
+from actfit.codegen.primitive import Primitive, polynomial
 
 _LOG2E, _HALF_LOG2E = 1.4426950408889634, 0.7213475204444817
 

@@ -12,8 +12,8 @@ from sympy import Expr, Float, Mul, Rational, Symbol
 from sympy.printing.codeprinter import CodePrinter
 from sympy.printing.precedence import PRECEDENCE
 
-from codegen.primitives import TRITON
-from fitting.errors import InputError
+from actfit.codegen.primitives import TRITON
+from actfit.fitting.errors import InputError
 
 _RELATIONS = {"StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">", "GreaterThan": ">="}
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from sympy import Abs, Expr, Float, Function, Integer
 
-from codegen.piecewise import below, select
-from codegen.sympy_functions import patched
-from fitting.activations.functions import removable, x
-from fitting.activations.tape import near_point
-from fitting.errors import InputError
+from actfit.codegen.piecewise import below, select
+from actfit.codegen.sympy_functions import patched
+from actfit.fitting.activations.functions import removable, x
+from actfit.fitting.activations.tape import near_point
+from actfit.fitting.errors import InputError
 
 LEAST = 2.0**-30  # terms below this share of the largest are left out
 

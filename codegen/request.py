@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from codegen import elements
-from codegen.closed import CLOSED
-from codegen.function import Function
-from codegen.info import info
-from codegen.steps import code_function, level_function
-from codegen.subject import DTYPES, File, Subject
-from coefficients.schema import Document
-from fitting.errors import InputError
-from kernels.errors import KernelError
-from kernels.methods.few_bit import MAX_INLINE_BITS
-from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
-from kernels.methods.method import KernelSpec, Method
-from kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
+from actfit.codegen import elements
+from actfit.codegen.closed import CLOSED
+from actfit.codegen.function import Function
+from actfit.codegen.info import info
+from actfit.codegen.steps import code_function, level_function
+from actfit.codegen.subject import DTYPES, File, Subject
+from actfit.coefficients.schema import Document
+from actfit.fitting.errors import InputError
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.few_bit import MAX_INLINE_BITS
+from actfit.kernels.methods.from_output import ELEMENT, FINER_ELEMENT
+from actfit.kernels.methods.method import KernelSpec, Method
+from actfit.kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Request:
             rule = f"bits must be at most {MAX_INLINE_BITS} {alone}, got {bits}: a larger"
             if bits <= MAX_INLINE_BITS:
                 rule = f"method must have emitted code {alone}, got {self.method}: its"
-            raise InputError(f"{rule} table is searched in memory, by kernels.functional")
+            raise InputError(f"{rule} table is searched in memory, by actfit.functional")
         if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
             raise InputError(
                 f"method {self.method} must have a bounded left branch, got {self.subject.name}: an infinity with its"
@@ -97,8 +97,8 @@ class Request:
         if bits not in tables:
             fitted = ", ".join(map(str, tables)) or "none"
             raise InputError(
-                f"bits must be one that {self.subject.name} has a table for ({fitted}), got {bits}; make one: python -m"
-                " fitting.fewbit, and give it by --coefficients"
+                f"bits must be one that {self.subject.name} has a table for ({fitted}), got {bits}; make one: actfit"
+                " fewbit, and give it by --coefficients"
             )
         return tables[bits]
 
@@ -110,8 +110,8 @@ class Request:
         if self.dtype not in formulas:
             two = " --bits 2" * (bits == 2)
             raise InputError(
-                f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: python -m"
-                f" fitting.invact{two}, and give it by --coefficients; --method forward-ad needs none"
+                f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: actfit"
+                f" invact{two}, and give it by --coefficients; --method forward-ad needs none"
             )
         return formulas[self.dtype]
 

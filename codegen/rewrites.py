@@ -8,10 +8,10 @@ from collections.abc import Callable
 import sympy
 from sympy import Add, Expr, Mul, erf, exp, log, sqrt
 
-from codegen.growth import hyperbolic
-from codegen.operands import negated
-from codegen.piecewise import quotient, select
-from fitting.activations.functions import Phi, StableFunction, expm1, sigmoid, softplus, tanh, x
+from actfit.codegen.growth import hyperbolic
+from actfit.codegen.operands import negated
+from actfit.codegen.piecewise import quotient, select
+from actfit.fitting.activations.functions import Phi, StableFunction, expm1, sigmoid, softplus, tanh, x
 
 
 class erfc(StableFunction):

@@ -18,16 +18,16 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from fitting.errors import InputError
-from kernels import private
-from kernels.autograd import Fused, all_in_memory_order
-from kernels.autograd import elementwise as run_kernel
-from kernels.engine.elements import DTYPES, dtype_name
-from kernels.engine.emitted import Emitted, module_of, register_emitted
-from kernels.errors import KernelError
-from kernels.methods.method import register_kernel
-from kernels.stock import transformed
-from kernels.torch_state import clamp_passes_at_ends
+from actfit.fitting.errors import InputError
+from actfit.kernels import private
+from actfit.kernels.autograd import Fused, all_in_memory_order
+from actfit.kernels.autograd import elementwise as run_kernel
+from actfit.kernels.engine.elements import DTYPES, dtype_name
+from actfit.kernels.engine.emitted import Emitted, module_of, register_emitted
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.method import register_kernel
+from actfit.kernels.stock import transformed
+from actfit.kernels.torch_state import clamp_passes_at_ends
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()
@@ -92,7 +92,7 @@ class Elementwise:
         _OBJECTS[self.handle] = self
         self.coefficients = coefficients
         if coefficients is not None:
-            from codegen.fitted import read  # sympy takes a second to import
+            from actfit.codegen.fitted import read  # sympy takes a second to import
 
             self.fitted = self._checked(lambda: read(coefficients))
             self._fits: set[str] = set()  # keys of programs that are the file's function
@@ -158,8 +158,8 @@ class Elementwise:
         )
         with _LOCK:
             if key not in self._programs:
-                from codegen.fused import fuse  # sympy takes a second to import
-                from codegen.operations import CLAMP_PASSES
+                from actfit.codegen.fused import fuse  # sympy takes a second to import
+                from actfit.codegen.operations import CLAMP_PASSES
 
                 CLAMP_PASSES.set(clamp_passes_at_ends())  # the same in the whole process
                 recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
@@ -191,7 +191,7 @@ class Elementwise:
         if dtype_name(x.dtype) not in fitted.dtypes:
             raise KernelError(
                 f"{name}: its tensor must be of {fitted.dtypes[0]}, which the formula in {fitted.origin} is for, got"
-                f" {dtype_name(x.dtype)}; fit another: python -m fitting.invact --dtype {dtype_name(x.dtype)}"
+                f" {dtype_name(x.dtype)}; fit another: actfit invact --dtype {dtype_name(x.dtype)}"
             )
         return str(fitted.spec.key)
 
@@ -214,7 +214,7 @@ class Elementwise:
             raise KernelError(f"{self.name}: {error}") from None
 
 
-@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
 def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The checks, then the function."""
     wrapped = _OBJECTS[handle]

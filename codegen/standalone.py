@@ -2,16 +2,16 @@
 
 import shlex
 
-from codegen import elements, template
-from codegen.function import Function, quotable
-from codegen.launchers import IMPORTS, launchers
-from codegen.module import primitive_function, primitives, torch_texts
-from codegen.options import TARGETS
-from codegen.overflow import check_numbers, notes_on_reach, with_limits
-from codegen.request import Request as Request
-from fitting.errors import InputError
-from kernels.engine.templates import elementwise_source, planes_source
-from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, CODES, DERIVATIVE, OUTPUT
+from actfit.codegen import elements, template
+from actfit.codegen.function import Function, quotable
+from actfit.codegen.launchers import IMPORTS, launchers
+from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.options import TARGETS
+from actfit.codegen.overflow import check_numbers, notes_on_reach, with_limits
+from actfit.codegen.request import Request as Request
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine.templates import elementwise_source, planes_source
+from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, CODES, DERIVATIVE, OUTPUT
 
 
 def emit(request: Request, target: str) -> str:

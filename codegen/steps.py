@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from codegen.function import Function
-from kernels.methods.few_bit import MAX_INLINE_BITS
-from kernels.methods.table import largest_float32
+from actfit.codegen.function import Function
+from actfit.kernels.methods.few_bit import MAX_INLINE_BITS
+from actfit.kernels.methods.table import largest_float32
 
 
 def planes(solution: Mapping[str, Any]) -> int:

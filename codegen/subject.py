@@ -10,21 +10,21 @@ from pathlib import Path
 
 from sympy import Expr, Symbol
 
-from codegen import passes
-from codegen.options import DTYPES as DTYPES
-from codegen.primitives import TRITON
-from codegen.quotients import patches, polynomials
-from codegen.rewrites import quotients, rewritten
-from codegen.torch_primitives import TORCH
-from coefficients import load
-from coefficients.schema import Document
-from coefficients.store import DATA, available
-from fitting.activations import Activation, from_expression, get
-from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.functions import x
-from fitting.activations.grammar import parse_formula
-from fitting.activations.vocabulary import FUNCTIONS
-from fitting.errors import InputError
+from actfit.codegen import passes
+from actfit.codegen.options import DTYPES as DTYPES
+from actfit.codegen.primitives import TRITON
+from actfit.codegen.quotients import patches, polynomials
+from actfit.codegen.rewrites import quotients, rewritten
+from actfit.codegen.torch_primitives import TORCH
+from actfit.coefficients import load
+from actfit.coefficients.schema import Document
+from actfit.coefficients.store import DATA, available
+from actfit.fitting.activations import Activation, from_expression, get
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations.functions import x
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.activations.vocabulary import FUNCTIONS
+from actfit.fitting.errors import InputError
 
 _TAKEN = {"x", "y", "s", "on_right", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
 
@@ -160,7 +160,7 @@ def of_document(activation: Activation, path: str, document: Document) -> Subjec
     options = document["options"]
     if document["method"] == "joint":
         raise InputError(
-            f"coefficients must be of fewbit or invact, got joint in {path}; kernels.ActLinear takes joint codes"
+            f"coefficients must be of fewbit or invact, got joint in {path}; actfit.nn.ActLinear takes joint codes"
         )
     if document["method"] == "fewbit":
         key = f"fewbit-{options['bits']}bit"

@@ -3,7 +3,7 @@
 import mpmath
 from sympy import Expr, Function
 
-from fitting.activations.functions import DEFINITIONS, StableFunction, sigmoid, tanh
+from actfit.fitting.activations.functions import DEFINITIONS, StableFunction, sigmoid, tanh
 
 
 class RewriteFunction(StableFunction):

@@ -1,6 +1,6 @@
 """The same primitives for plain PyTorch, in the precision of the tensor: by torch's function where there is one."""
 
-from codegen.primitive import Primitive
+from actfit.codegen.primitive import Primitive
 
 NAMES = {
     **{name: f"torch.{name}" for name in ("exp", "sigmoid", "tanh", "expm1", "log1p", "sinh", "cosh", "atan", "log")},

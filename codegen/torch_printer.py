@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from sympy import Expr
 
-from codegen.printer import ElementwisePrinter
-from codegen.torch_primitives import NAMES, TORCH
+from actfit.codegen.printer import ElementwisePrinter
+from actfit.codegen.torch_primitives import NAMES, TORCH
 
 
 class TorchPrinter(ElementwisePrinter):

@@ -14,12 +14,12 @@ import sympy
 from sympy import Expr
 from sympy.core.parameters import distribute
 
-from codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refused
-from codegen.operands import operand
-from codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
-from codegen.piecewise import Condition, unless_nan
-from fitting.activations.functions import x
-from fitting.errors import InputError
+from actfit.codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refused
+from actfit.codegen.operands import operand
+from actfit.codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
+from actfit.codegen.piecewise import Condition, unless_nan
+from actfit.fitting.activations.functions import x
+from actfit.fitting.errors import InputError
 
 MAX_SIZE = 2000  # numbers, names and operations of an expression, written out
 MAX_DEPTH = 60

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from coefficients.lazy import lazily
+from actfit.coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from coefficients.schema import CoefficientError
-    from coefficients.store import available, load, publish
+    from actfit.coefficients.schema import CoefficientError
+    from actfit.coefficients.store import available, load, publish
 
 __all__ = ["CoefficientError", "available", "load", "publish"]
 

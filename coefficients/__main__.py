@@ -1,4 +1,4 @@
-"""python -m coefficients check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
+"""actfit check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
 
 import importlib
 import sys
@@ -8,25 +8,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from coefficients import command, store
-from coefficients.command import BAD, GOOD, MISUSED, Misuse, Parser, say
-from coefficients.document import check_hash, read_unsealed
-from coefficients.listing import COLUMNS, aligned, row
-from coefficients.reference import check_numbers
-from coefficients.schema import CoefficientError, Document
+from actfit.coefficients import command, store
+from actfit.coefficients.command import BAD, GOOD, MISUSED, Misuse, Parser, say
+from actfit.coefficients.document import check_hash, read_unsealed
+from actfit.coefficients.listing import COLUMNS, aligned, row
+from actfit.coefficients.reference import check_numbers
+from actfit.coefficients.schema import CoefficientError, Document
 
 # Modules that read expressions: read(document) -> problems; that recompute the numbers of a method's files:
 # verify(document, weights) -> (problems, what could not be verified); that prove its bounds again, and report progress:
 # prove(document, report) -> (problems, what could not be proven); and that read a weight: parse_weight(text). They are
 # in packages above this one and need numpy and sympy, so they are imported when needed, and only here.
-READER: Final = "fitting.stored"
-WEIGHTS: Final = "fitting.weights"
+READER: Final = "actfit.fitting.stored"
+WEIGHTS: Final = "actfit.fitting.weights"
 JUDGES: Final = {
-    "fewbit": "fitting.fewbit.verify",
-    "joint": "fitting.joint.verify",
-    "invact": "fitting.invact.verify",
+    "fewbit": "actfit.fitting.fewbit.verify",
+    "joint": "actfit.fitting.joint.verify",
+    "invact": "actfit.fitting.invact.verify",
 }
-PROVERS: Final = {"fewbit": "fitting.fewbit.prove", "joint": "fitting.joint.prove"}
+PROVERS: Final = {"fewbit": "actfit.fitting.fewbit.prove", "joint": "actfit.fitting.joint.prove"}
 Verdict = tuple[list[str], list[str]]
 WIDTH = 60  # characters of a proof's progress on a terminal
 
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; wrong arguments raise SystemExit(2), as argparse does."""
     parser = Parser(prog="python -m coefficients", description="Verify or show coefficient files.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="check | list")
-    check = commands.add_parser("check", help="verify shape, hash, meaning and errors")
+    check = commands.add_parser("check", prog="actfit check", help="verify shape, hash, meaning and errors")
     check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all packaged files")
     check.add_argument("--no-recompute", action="store_true", help="trust the errors that the files state")
     check.add_argument(
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         help="the samples of a fit, which its file holds by their hash only (.npy, .npz or text); repeatable",
     )
-    show = commands.add_parser("list", help="show the packaged files")
+    show = commands.add_parser("list", prog="actfit list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
     for subparser in (check, show):
         subparser.add_argument(

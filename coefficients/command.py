@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coefficients.files import READING, WRITING
+from actfit.coefficients.files import READING, WRITING
 
 LONGEST = 600  # characters of a line on stderr: an argument that it quotes may be megabytes
 GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.removeprefix("python -m ").rpartition(".")[2]  # as in the calls of `run`
+        name = re.sub(r"^(python -m|actfit) (\w+\.)?", "", self.prog)  # as in the calls of `run`
         say(name, f"{message.replace('  -', ' -')}; see --help")
         self.exit(MISUSED)
 

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.files import READING, noted
-from coefficients.meaning import check_meaning
-from coefficients.naming import check_place
-from coefficients.schema import CoefficientError, Document, check_shape, problem, resolved, schema
+from actfit.coefficients.files import READING, noted
+from actfit.coefficients.meaning import check_meaning
+from actfit.coefficients.naming import check_place
+from actfit.coefficients.schema import CoefficientError, Document, check_shape, problem, resolved, schema
 
 SCHEMA_VERSION: Final = 1
 SEALED: Final = ("schema_version", "version", "sha256")  # the keys that `seal` adds to a fit

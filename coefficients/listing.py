@@ -1,10 +1,10 @@
-"""The tables of `python -m coefficients list`."""
+"""The tables of `actfit list`."""
 
 import math
 from typing import Final
 
-from coefficients.schema import Document
-from coefficients.store import Entry
+from actfit.coefficients.schema import Document
+from actfit.coefficients.store import Entry
 
 COLUMNS: Final = {
     "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from coefficients.schema import Document, member, problem
+from actfit.coefficients.schema import Document, member, problem
 
 HALF: Final = re.compile("[\ud800-\udfff]")  # half a surrogate pair; Python reads a whole pair as one character
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.functions import CATALOGUE
-from coefficients.schema import Document, problem, schema
+from actfit.coefficients.functions import CATALOGUE
+from actfit.coefficients.schema import Document, problem, schema
 
 DOMAIN: Final = (-10.0, 10.0)  # for a weight without a domain of its own
 WEIGHTS: Final = {"fewbit": "uniform", "joint": "norm", "invact": "norm"}

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.files import whole
+from actfit.coefficients.files import whole
 
 FORMATS = (".png", ".svg", ".pdf")
 SALT: Final[Any] = {"svg.hashsalt": "actfit"}  # for `rc_context`: names in the file are random otherwise

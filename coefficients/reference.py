@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coefficients import store
-from coefficients.functions import CATALOGUE
-from coefficients.schema import CoefficientError, Document, problem
+from actfit.coefficients import store
+from actfit.coefficients.functions import CATALOGUE
+from actfit.coefficients.schema import CoefficientError, Document, problem
 
 ROUNDING = 1e-9  # of levels and errors: files of other machines and quadratures differ in the last digits
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.document import canonical, dumps, read, seal
-from coefficients.files import WRITING, noted, write_text
-from coefficients.naming import check_name, is_name, place_of
-from coefficients.schema import CoefficientError, Document, problem
+from actfit.coefficients.document import canonical, dumps, read, seal
+from actfit.coefficients.files import WRITING, noted, write_text
+from actfit.coefficients.naming import check_name, is_name, place_of
+from actfit.coefficients.schema import CoefficientError, Document, problem
 
 DATA: Final = Path(__file__).with_name("data")
 """The packaged files."""
@@ -221,7 +221,7 @@ def _unknown(what: str, value: str, known: Iterable[str]) -> CoefficientError:
     names = sorted(set(known))
     near = difflib.get_close_matches(value, names, n=3) or names[:8]
     way_out = f"nearest: {', '.join(near)}" if near else "there are no files at all"
-    return problem(what, f"must be one that `python -m coefficients list` shows ({way_out})", value)
+    return problem(what, f"must be one that `actfit list` shows ({way_out})", value)
 
 
 def _entry(path: Path) -> Entry | None:

@@ -7,11 +7,14 @@ files of the code that they link to become pages too, so that a link is the same
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
@@ -21,8 +24,21 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 PICTURES = {".png", ".svg", ".jpg"}
 SOURCE = "source/"  # where pages of other files lie
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
+COPY = TemporaryDirectory()  # of the code, until the process ends
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*$", re.MULTILINE | re.DOTALL)
+
+
+@event_priority(100)  # before mkdocstrings reads it
+def on_config(config: MkDocsConfig) -> None:
+    """Show the reference's reader the package as a wheel has it: it follows no `__path__` and no links."""
+    for folder in ("actfit", "coefficients", "fitting", "codegen", "kernels"):
+        place = Path(COPY.name, "actfit", folder if folder != "actfit" else "")
+        shutil.copytree(
+            ROOT / folder, place, ignore=shutil.ignore_patterns("*.json", "__pycache__"), dirs_exist_ok=True
+        )
+        (place / "__init__.py").touch()
+    config.plugins["mkdocstrings"].config["handlers"]["python"]["paths"] = [COPY.name]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

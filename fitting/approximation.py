@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.fewbit.arguments import check_arguments
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.solve import fit
-from fitting.fewbit.steps import Steps
-from fitting.fewbit.table1 import TABLE_1
-from fitting.invact.engines.papers import published
-from fitting.invact.error_floor import ErrorFloor, information_floor
-from fitting.invact.formats import get_format
-from fitting.invact.formula import Candidate
-from fitting.invact.inputs import on_right
-from fitting.invact.judge import Judge
-from fitting.stored_fits import published_formulas, stored_formulas, stored_table
-from fitting.weights import Weight, uniform
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.arguments import check_arguments
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.fewbit.table1 import TABLE_1
+from actfit.fitting.invact.engines.papers import published
+from actfit.fitting.invact.error_floor import ErrorFloor, information_floor
+from actfit.fitting.invact.formats import get_format
+from actfit.fitting.invact.formula import Candidate
+from actfit.fitting.invact.inputs import on_right
+from actfit.fitting.invact.judge import Judge
+from actfit.fitting.stored_fits import published_formulas, stored_formulas, stored_table
+from actfit.fitting.weights import Weight, uniform
 
 POINTS = 4000
 CLOSE = 1e-6  # of the domain: the distance of the first points from the border of two branches

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from coefficients.command import LONGEST, shortened
+from actfit.coefficients.command import LONGEST, shortened
 
 __all__ = ["LONGEST", "InputError", "nearest", "shortened"]
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coefficients import command
-from coefficients.document import dumps, seal
-from coefficients.files import WRITING, noted
-from coefficients.functions import ALIASES, names
-from coefficients.schema import Document
-from coefficients.store import DATA, Published, publish, unchanged_version, write
-from fitting.errors import InputError, nearest
+from actfit.coefficients import command
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.files import WRITING, noted
+from actfit.coefficients.functions import ALIASES, names
+from actfit.coefficients.schema import Document
+from actfit.coefficients.store import DATA, Published, publish, unchanged_version, write
+from actfit.fitting.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from fitting.activations import Activation
+    from actfit.fitting.activations import Activation
 
 LONGEST = 60  # characters of a wrong value that an error quotes
 
@@ -103,7 +103,7 @@ def check_workers(options: argparse.Namespace) -> None:
 
 def activation(options: argparse.Namespace) -> "Activation":
     """The activation of --fn or --expr, with the parameters of --param."""
-    from fitting.activations import from_expression, get  # here, as sympy takes most of a second
+    from actfit.fitting.activations import from_expression, get  # here, as sympy takes most of a second
 
     params: dict[str, float] = {}
     for text in options.param:

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from coefficients.command import version
-from coefficients.meaning import HALF
-from fitting.activations import Activation, from_expression, get, names
-from fitting.activations.catalogue import CATALOGUE
-from fitting.errors import InputError
+from actfit.coefficients.command import version
+from actfit.coefficients.meaning import HALF
+from actfit.fitting.activations import Activation, from_expression, get, names
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.errors import InputError
 
 
 def function(activation: Activation) -> dict[str, Any]:

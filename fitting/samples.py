@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.options import is_plain
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.options import is_plain
 
 REAL = "iuf"  # kinds of dtypes whose values are real numbers
 OTHERS = {"b": "booleans", "c": "complex numbers", "U": "strings", "S": "bytes", "O": "objects", "V": "records"}

@@ -1,10 +1,10 @@
-"""The expressions of stored documents, read by the grammar. `python -m coefficients check` calls `read`."""
+"""The expressions of stored documents, read by the grammar. `actfit check` calls `read`."""
 
 from typing import Any
 
-from fitting.errors import InputError
-from fitting.invact.formula import read as read_formula
-from fitting.provenance import stored_function
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import read as read_formula
+from actfit.fitting.provenance import stored_function
 
 
 def read(document: dict[str, Any]) -> list[str]:

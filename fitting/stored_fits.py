@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from coefficients import load
-from coefficients.store import available
-from fitting.activations import Activation, get, names
-from fitting.errors import InputError
-from fitting.fewbit.steps import Steps
-from fitting.invact.document import candidate_of
-from fitting.invact.engines.papers import ENGINE, published
-from fitting.invact.formula import Candidate
-from fitting.weights import Weight, uniform
+from actfit.coefficients import load
+from actfit.coefficients.store import available
+from actfit.fitting.activations import Activation, get, names
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.invact.document import candidate_of
+from actfit.fitting.invact.engines.papers import ENGINE, published
+from actfit.fitting.invact.formula import Candidate
+from actfit.fitting.weights import Weight, uniform
 
 
 def stored_table(
@@ -33,7 +33,7 @@ def stored_formulas(activation: Activation, dtype: str) -> tuple[Candidate, ...]
     if name not in _names(activation):
         raise InputError(
             f"formulas of the output are stored for the catalogue's functions as they are, got {activation.name}; "
-            "python -m fitting.invact fits others"
+            "actfit invact fits others"
         )
     return tuple(map(candidate_of, load(activation.name, name)["solution"]["branches"]))
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from fitting.errors import InputError
+from actfit.fitting.errors import InputError
 
 Result = TypeVar("Result")
 

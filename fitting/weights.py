@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coefficients import naming
-from fitting.activations.tape import Array
-from fitting.errors import InputError, nearest
-from fitting.options import number
-from fitting.samples import read_samples, real_numbers
+from actfit.coefficients import naming
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError, nearest
+from actfit.fitting.options import number
+from actfit.fitting.samples import read_samples, real_numbers
 
 Density = Callable[[Array], Array]
 DEFAULT_DOMAIN = naming.DOMAIN

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels import private
-from kernels.engine import traced
-from kernels.errors import KernelError
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.method import SavedBy, spec_of
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels import private
+from actfit.kernels.engine import traced
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
+from actfit.kernels.methods.method import SavedBy, spec_of
 
 _CHANGED = (
     "the output of an activation with method={method!r} was changed in place, and backward needs it; write"

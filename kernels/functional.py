@@ -25,13 +25,13 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from kernels.autograd import elementwise
-from kernels.engine.elements import dtype_name
-from kernels.errors import KernelError, shown
-from kernels.methods.registry import DEFAULT
-from kernels.parameters import check_range, number
-from kernels.stock import STOCK, stock_runs
-from kernels.validate import ALIASES, kernel_for, numbers_for
+from actfit.kernels.autograd import elementwise
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.parameters import check_range, number
+from actfit.kernels.stock import STOCK, stock_runs
+from actfit.kernels.validate import ALIASES, kernel_for, numbers_for
 
 Path = str | PathLike[str]
 P = ParamSpec("P")

@@ -14,16 +14,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import in_memory_order, is_compiling, once_differentiable
-from kernels.engine import traced
-from kernels.engine.elements import DTYPES
-from kernels.errors import KernelError
-from kernels.functional import TableOptions, activation
-from kernels.methods.exact import Exact
-from kernels.methods.registry import ELEMENTWISE, make
-from kernels.methods.stock import Stock
-from kernels.stock import STOCK, stock_runs
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.autograd import in_memory_order, is_compiling, once_differentiable
+from actfit.kernels.engine import traced
+from actfit.kernels.engine.elements import DTYPES
+from actfit.kernels.errors import KernelError
+from actfit.kernels.functional import TableOptions, activation
+from actfit.kernels.methods.exact import Exact
+from actfit.kernels.methods.registry import ELEMENTWISE, make
+from actfit.kernels.methods.stock import Stock
+from actfit.kernels.stock import STOCK, stock_runs
 
 
 class Gated(torch.autograd.Function):
@@ -72,7 +72,7 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
     return _exact(a, b, function)
 
 
-@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     passes = traced if is_compiling() else torch.ops.actfit
     return in_memory_order(lambda *rows: Gated.apply(*rows, function, passes), a, b)
@@ -86,9 +86,9 @@ def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[Tab
     a, b
         Two tensors of the same shape, dtype and device.
     method
-        "exact" (the default), "stock", or a method of `kernels.functional`.
+        "exact" (the default), "stock", or a method of `actfit.functional`.
     **options
-        bits and coefficients, as functions of `kernels.functional` take them.
+        bits and coefficients, as functions of `actfit.functional` take them.
 
     Raises
     ------

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels.errors import KernelError, shown
-from kernels.memory.compiled import is_captured, settings_with_codes
-from kernels.memory.isolated import on_copies
-from kernels.methods.stock import Stock
-from kernels.modules import Activation
-from kernels.text import percent, table
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.compiled import is_captured, settings_with_codes
+from actfit.kernels.memory.isolated import on_copies
+from actfit.kernels.methods.stock import Stock
+from actfit.kernels.modules import Activation
+from actfit.kernels.text import percent, table
 
 ROWS = 10  # parameters in the text
 
@@ -82,8 +82,8 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     Parameters
     ----------
     model
-        A model that `compress` changed, or that has activations of `kernels`; or the result of torch.compile with
-        `compression.options(...)`, or a model some of whose modules were compiled so.
+        A model that `compress` changed, or that has activations of `actfit.nn`; or the result of torch.compile with
+        `actfit.options(...)`, or a model some of whose modules were compiled so.
     loss
         Computes a tensor of one number from the model, without calling backward; it is called twice.
 
@@ -131,7 +131,7 @@ def _check(model: Any) -> None:
             )
     if not _changed(model) and not settings_with_codes(model):
         raise KernelError(
-            "model must be what compress changed, or what torch.compile(model, options=compression.options(...)) gave,"
+            "model must be what compress changed, or what torch.compile(model, options=actfit.options(...)) gave,"
             f" in whole or in part, got a {type(model).__name__} whose gradient is exact"
         )
 

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import is_compiling, once_differentiable
-from kernels.engine import traced
-from kernels.engine.elements import DTYPES
-from kernels.errors import KernelError
-from kernels.methods.method import spec_of
-from kernels.modules import Activation
-from kernels.stock import STOCK, stock_runs
-from kernels.torch_state import autocasts
-from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.autograd import is_compiling, once_differentiable
+from actfit.kernels.engine import traced
+from actfit.kernels.engine.elements import DTYPES
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.method import spec_of
+from actfit.kernels.modules import Activation
+from actfit.kernels.stock import STOCK, stock_runs
+from actfit.kernels.torch_state import autocasts
+from actfit.kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
@@ -79,7 +79,7 @@ def _outputs(ctx: Any, saved: Tensor, rows: Tensor) -> Tensor:
     return y
 
 
-@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
 def _act_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float) -> Tensor:
     plain = is_compiling() and traced.traceable(kernel, x.dtype)
     passes = traced if plain else torch.ops.actfit
@@ -98,14 +98,14 @@ class ActLinear(nn.Module):
     Parameters
     ----------
     act
-        A module of `kernels.modules`, or a function's name; its method is not used.
+        A module of `actfit.nn`, or a function's name; its method is not used.
     linear
         An nn.Linear, which stays the same object but is not called: its hooks do not run, and FSDP must wrap this
         module.
     bits
         Of a joint code, 2 to 8.
     coefficients
-        A joint code of your own: the path of a file that `python -m fitting.fewbit --joint` wrote.
+        A joint code of your own: the path of a file that `actfit fewbit --joint` wrote.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class ActLinear(nn.Module):
                 f"linear must compute what nn.Linear does, got {type(linear).__name__} with its own forward"
             )
         if not isinstance(act, Activation | str):
-            raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
+            raise KernelError(f"act must be a module of actfit.nn or a function's name, got {type(act).__name__}")
         name = act if isinstance(act, str) else act.name()
         self.function = ALIASES.get(name, name)
         self.bits, self.coefficients = bits, resolved(coefficients)

@@ -1,7 +1,7 @@
 """Replacements for modules of torch.nn that save less for backward, with three more arguments.
 
 Each is a subclass of the module that it replaces. It takes `method`, `bits` and `coefficients` by keyword, as functions
-of `kernels.functional` do, and checks them in its constructor. The state dict is empty.
+of `actfit.functional` do, and checks them in its constructor. The state dict is empty.
 """
 
 from typing import Any, ClassVar
@@ -10,11 +10,11 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from kernels.errors import KernelError, shown
-from kernels.functional import Path, activation, check_threshold, gelu_name
-from kernels.methods.registry import DEFAULT
-from kernels.parameters import number
-from kernels.validate import kernel_for, resolved
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.functional import Path, activation, check_threshold, gelu_name
+from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.parameters import number
+from actfit.kernels.validate import kernel_for, resolved
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 SCRIPT = (
@@ -31,11 +31,11 @@ class Activation(nn.Module):
     *args, **kwargs
         Arguments of torch's module.
     method
-        The method by which it saves, as for functions of `kernels.functional`.
+        The method by which it saves, as for functions of `actfit.functional`.
     bits
         Of a few-bit table.
     coefficients
-        A few-bit table of the user's own: the path of a file of the same function. `codegen.elementwise` takes files of
+        A few-bit table of the user's own: the path of a file of the same function. `actfit.elementwise` takes files of
         other functions, and formulas.
 
     Attributes

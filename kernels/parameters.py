@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.errors import KernelError, shown
+from actfit.kernels.errors import KernelError, shown
 
 # For a parameter with x of any dtype: kernels and some functions of torch take float32.
 LARGEST, LEAST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal

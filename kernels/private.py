@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch.autograd import Function
 
-from kernels.errors import KernelError
+from actfit.kernels.errors import KernelError
 
 OLDEST, LATEST = (2, 9), (2, 15)  # releases of PyTorch: the oldest that works, and the last that was tested
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels import private
+from actfit.kernels import private
 
 
 def _relu2(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import private
+from actfit.kernels import private
 
 
 def is_wrapper(value: Any) -> bool:

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from kernels.engine.elements import DTYPES, dtype_name
-from kernels.errors import KernelError, shown
-from kernels.methods.few_bit import MAX_BITS
-from kernels.methods.functions import FUNCTIONS, function_info
-from kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
-from kernels.methods.method import KernelSpec, register_kernel
-from kernels.methods.registry import elementwise_or_stock, near
-from kernels.methods.sign_bit import SignBit
-from kernels.parameters import LEAST, check_range, number
+from actfit.kernels.engine.elements import DTYPES, dtype_name
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.few_bit import MAX_BITS
+from actfit.kernels.methods.functions import FUNCTIONS, function_info
+from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
+from actfit.kernels.methods.method import KernelSpec, register_kernel
+from actfit.kernels.methods.registry import elementwise_or_stock, near
+from actfit.kernels.methods.sign_bit import SignBit
+from actfit.kernels.parameters import LEAST, check_range, number
 
 ALIASES = {"swish": "silu"}
 DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
@@ -79,7 +79,7 @@ def _kernel_for(
 ) -> tuple[KernelSpec, tuple[float, ...]]:
     """`kernel_for`, cached as long as the file has the time and size in `written`."""
     if function not in FUNCTIONS:
-        hint = near(function, FUNCTIONS) or "; for one of your own: codegen.elementwise(f, coefficients=file)"
+        hint = near(function, FUNCTIONS) or "; for one of your own: actfit.elementwise(f, coefficients=file)"
         raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{hint}")
     info = function_info(function)
     for name in dict(params):

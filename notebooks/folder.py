@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from coefficients.command import Misuse
+from actfit.coefficients.command import Misuse
 
 
 def ready(out: str, names: Iterable[str]) -> Path:

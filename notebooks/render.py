@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from coefficients import command
-from coefficients.command import Misuse, Parser
-from coefficients.files import write_text
+from actfit.coefficients import command
+from actfit.coefficients.command import Misuse, Parser
+from actfit.coefficients.files import write_text
 from notebooks.folder import ready
 
 HERE = Path(__file__).resolve().parent

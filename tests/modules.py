@@ -8,15 +8,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # What codegen may know of the runtime: methods and the text of the kernels, neither of which needs torch.
-TORCH_FREE = ("kernels.methods", "kernels.errors", "kernels.engine.templates")
+TORCH_FREE = ("actfit.kernels.methods", "actfit.kernels.errors", "actfit.kernels.engine.templates")
 # package -> what it may import of ours, besides itself
 ALLOWED = {
     "coefficients": (),
-    "fitting": ("coefficients",),
-    "codegen": ("fitting.activations", "fitting.errors", "coefficients", *TORCH_FREE),
-    "kernels": ("coefficients",),
+    "fitting": ("actfit.coefficients",),
+    "codegen": ("actfit.fitting.activations", "actfit.fitting.errors", "actfit.coefficients", *TORCH_FREE),
+    "kernels": ("actfit.coefficients",),
+    "actfit": tuple(f"actfit.{name}" for name in ("coefficients", "fitting", "codegen", "kernels", "nn", "functional")),
 }
 OURS = {*ALLOWED, "benchmarks", "notebooks", "tests"}
+
+
+def top(name: str) -> str:
+    """The folder of a dotted name: folders of packages are parts of `actfit`."""
+    first, _, rest = name.partition(".")
+    second = rest.partition(".")[0]
+    return second if first == "actfit" and second in ALLOWED else first
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class Module:
 
     @property
     def top(self) -> str:
-        return self.name.partition(".")[0]
+        """The folder that it is in."""
+        return top(self.name)
 
 
 def read_modules(root: Path, folders: Iterable[str] = ALLOWED) -> list[Module]:
@@ -36,7 +45,8 @@ def read_modules(root: Path, folders: Iterable[str] = ALLOWED) -> list[Module]:
     for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
         *folders, stem = path.relative_to(root).with_suffix("").parts
         is_package = stem == "__init__"
-        name = ".".join(folders if is_package else [*folders, stem])
+        parts = folders if is_package else [*folders, stem]
+        name = ".".join(["actfit"] * (parts[0] in ALLOWED and parts[0] != "actfit") + parts)
         modules.append(Module(name, ast.parse(path.read_text("utf-8"), str(path)), is_package))
     return modules
 

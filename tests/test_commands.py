@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from actfit.__main__ import COMMANDS
+from actfit.coefficients import command, functions
+from actfit.fitting.invact import arguments
+from actfit.kernels import names
 from benchmarks import parsers
 from benchmarks.gpu import parsers as gpu_parsers
-from coefficients import command, functions
-from fitting.invact import arguments
-from kernels import names
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {
@@ -20,12 +21,19 @@ HEAVY = {
 }
 # command -> what is wrong with it, and how that is said
 BAD = {
-    "fitting.fewbit": ("--fn gelu --bits 9", "fewbit: bits must be a whole number from 1 to 8, got 9"),
-    "fitting.invact": ("--fn gelu --dtype int8", "invact: dtype must be one of bfloat16, float16, float32, got 'int8'"),
+    "actfit": (
+        "fewbi",
+        "actfit: command must be one of fewbit, invact, list, check, emit, inspect, memory, record, got",
+    ),
+    "actfit fewbit": ("--fn gelu --bits 9", "fewbit: bits must be a whole number from 1 to 8, got 9"),
+    "actfit invact": (
+        "--fn gelu --dtype int8",
+        "invact: dtype must be one of bfloat16, float16, float32, got 'int8'",
+    ),
     "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
     "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
-    "kernels.memory": ("--model mlp --bits 9", "memory: bits must be a whole number from 2 to 8, got '9'"),
-    "kernels.record": (
+    "actfit memory": ("--model mlp --bits 9", "memory: bits must be a whole number from 2 to 8, got '9'"),
+    "actfit record": (
         "models --out x",
         "record: model must be module:function that gives model and inputs, got 'models'",
     ),
@@ -49,7 +57,7 @@ BAD = {
 
 def run(module: str, *words: str) -> tuple[int, str, str, set[str]]:
     """Status, output, errors, and the libraries that were imported."""
-    call = [sys.executable, "-W", "error", "-X", "importtime", "-m", module, *words]
+    call = [sys.executable, "-W", "error", "-X", "importtime", "-m", *module.split(), *words]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     times = re.findall(r"^import time:.*\| +(\w[\w.]*)$", done.stderr, re.MULTILINE)
     said = re.sub(r"^import time:.*\n", "", done.stderr, flags=re.MULTILINE)
@@ -59,13 +67,13 @@ def run(module: str, *words: str) -> tuple[int, str, str, set[str]]:
 def test_every_command_is_here() -> None:
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-        for package in ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
+        for package in ("actfit", "benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
         for path in (ROOT / package).rglob("*.py")
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
-    assert modules - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
-        BAD
-    )  # which are workers of another command
+    workers = {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"}  # of another command
+    named = {module for module, _, _ in COMMANDS.values()}
+    assert modules - workers == named | {module for module in BAD if not module.startswith("actfit ")}
 
 
 @pytest.mark.slow
@@ -73,7 +81,7 @@ def test_every_command_is_here() -> None:
 def test_options_are_read_before_libraries(module: str) -> None:
     status, out, said, imported = run(module, "--help")
     assert (status, said) == (0, "")
-    assert out.startswith("usage: python -m " + module)
+    assert out.startswith("usage: " + "python -m " * (not module.startswith("actfit")) + module)
     assert "--version" in out
     assert imported & HEAVY == set()
     status, out, said, imported = run(module, "--version")
@@ -90,13 +98,13 @@ def test_options_are_read_before_libraries(module: str) -> None:
 def test_what_help_names_is_what_there_is() -> None:
     """Options are read before libraries are imported, so these lists of names are separate; they must agree."""
 
+    from actfit.fitting.invact.engines import ENGINES
+    from actfit.fitting.invact.formats import FORMATS
+    from actfit.kernels.memory.recipes import RECIPES
+    from actfit.kernels.methods.functions import FUNCTIONS
     from benchmarks.gpu import steps
     from benchmarks.kernels import cases
     from benchmarks.training.jobs import TASKS
-    from fitting.invact.engines import ENGINES
-    from fitting.invact.formats import FORMATS
-    from kernels.memory.recipes import RECIPES
-    from kernels.methods.functions import FUNCTIONS
 
     assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
     assert tuple(TASKS) == parsers.TASKS
@@ -123,7 +131,7 @@ def test_numbers_have_ascii_digits(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["fitting.fewbit", "codegen", "kernels.memory", "benchmarks.slack"])
+@pytest.mark.parametrize("module", ["actfit.fitting.fewbit", "codegen", "actfit.kernels.memory", "benchmarks.slack"])
 def test_long_words_are_not_repeated_whole(module: str) -> None:
     """Words of the shell are at most 128 KiB each; many of them make megabytes."""
     for words in (["--" + "x" * 100_000], ["y" * 100_000] * 10):
@@ -163,9 +171,9 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_pictures_need_no_screen(tmp_path: Path) -> None:
     for words in (
-        ["fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],
-        ["fitting.invact", "--fn", "relu", "--dtype", "float32", "--out", "-"],
-        ["kernels.memory", "--model", "mlp", "--policy", "exact"],
+        ["actfit.fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],
+        ["actfit.fitting.invact", "--fn", "relu", "--dtype", "float32", "--out", "-"],
+        ["actfit.kernels.memory", "--model", "mlp", "--policy", "exact"],
     ):
         picture = tmp_path / f"{words[0]}.png"
         environment = {

@@ -46,7 +46,10 @@ def blocks(language: str) -> list[object]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder to run in, with the shipped tables at the checkout's paths, where they count as packaged."""
-    shutil.copytree(ROOT / "coefficients", tmp_path / "coefficients", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("actfit", "coefficients"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("fitting", "codegen", "kernels"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
@@ -68,8 +71,9 @@ def strict_forks() -> Iterator[Forks]:
 
 
 def run(words: list[str], folder: Path, forks: Forks) -> str:
-    if words[:2] == ["python", "-m"]:
-        status, out, err = forks.module(words[2], words[3:], folder)
+    if words[0] == "actfit" or words[:2] == ["python", "-m"]:
+        module, *words = words if words[0] == "actfit" else words[2:]
+        status, out, err = forks.module(module, words, folder)
     else:  # a dry run: otherwise it would run the tests within the tests
         assert words[0] == "make"
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
@@ -122,6 +126,6 @@ def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
     assert {*REPEATS, *REPEATS.values()} <= {block.id for block in blocks("sh")}
     indented = [
-        page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)
+        page.name for page in PAGES if re.search(r"^    (actfit|python|make) ", page.read_text(encoding="utf-8"), re.M)
     ]
     assert not indented, "commands belong in fenced blocks, where they are run"

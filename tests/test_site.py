@@ -131,20 +131,18 @@ def plain(text: str) -> str:
 
 
 def test_what_is_public_is_in_the_reference_with_its_words(pages, site):
-    import coefficients
-    import fitting.activations
-    import kernels
-    import kernels.compression
-    import kernels.planning
-    from fitting.activations import Activation
-    from fitting.fewbit import solve as fewbit
-    from fitting.invact import solve as invact
+    import actfit
+    import actfit.fitting.activations
+    from actfit.fitting.activations import Activation
+    from actfit.fitting.fewbit import solve as fewbit
+    from actfit.fitting.invact import solve as invact
 
     names = set().union(*(page.names for path, page in pages.items() if path.parent == site / "api"))
-    packages = (coefficients, fitting.activations, kernels, kernels.compression, kernels.planning)
-    public = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
+    packages = (actfit, actfit.nn, actfit.coefficients, actfit.fitting.activations)
+    members = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
+    public = {name: member for name, member in members.items() if not inspect.ismodule(member)}
     public |= {f"{module.__name__}.fit": module.fit for module in (fewbit, invact)}
-    public["fitting.activations.Activation.df"] = Activation.df
+    public["actfit.fitting.activations.Activation.df"] = Activation.df
     words = plain(
         " ".join((site / "api" / path.name).read_text("utf-8") for path in pages if path.parent.name == "api")
     )

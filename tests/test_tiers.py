@@ -5,8 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from coefficients import functions
+from actfit.coefficients import functions
 from tests import tiers
+from tests.modules import ALLOWED
 
 ROOT = Path(__file__).parents[1]
 TESTED = ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
@@ -23,7 +24,8 @@ def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
 def packages() -> set[str]:
     """Our packages, by their dotted names."""
     folders = (path.parent.relative_to(ROOT) for name in TESTED for path in (ROOT / name).rglob("__init__.py"))
-    return {".".join(folder.parts) for folder in folders} - {"kernels.generated"}  # which no module imports by name
+    ours = {".".join([*["actfit"] * (folder.parts[0] in ALLOWED), *folder.parts]) for folder in folders}
+    return ours - {"actfit.kernels.generated"}  # which no module imports by name
 
 
 def used(module: ModuleType) -> set[str]:

@@ -10,7 +10,7 @@ import textwrap
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+PARTS = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["sources"]  # folder -> its place in the wheel
 FITS = sum(1 for _ in (ROOT / "coefficients" / "data").rglob("*.json"))
 STEM = f"{PROJECT['project']['name']}-{PROJECT['project']['version']}"
 
@@ -62,7 +62,18 @@ class Installed:
         return done
 
 
-def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Installed:
+def nothing(site: Path) -> None:
+    """Install nothing else."""
+
+
+def install(
+    wheel: Path,
+    folder: Path,
+    *,
+    without: tuple[str, ...] = (),
+    before: Callable[[Path], None] = nothing,
+    after: Callable[[Path], None] = nothing,
+) -> Installed:
     """Install the wheel in an environment without packages whose names begin with one of `without`."""
     venv.create(folder / "environment", with_pip=False)
     (site,) = (folder / "environment").rglob("site-packages")
@@ -71,7 +82,7 @@ def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Inst
     for place in [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]:
         for entry in place.iterdir():
             linked = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
-            if linked and entry.name not in PACKAGES and not (others / entry.name).exists():
+            if linked and not (others / entry.name).exists():
                 (others / entry.name).symlink_to(entry)
     (site / "others.pth").write_text(str(others))
     command = [
@@ -86,7 +97,9 @@ def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Inst
         str(site),
         str(wheel),
     ]
+    before(site)
     subprocess.run(command, capture_output=True, text=True, check=True)
+    after(site)
     return Installed(folder / "environment", site)
 
 
@@ -103,9 +116,9 @@ def bare(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def source_files() -> Iterator[str]:
-    """What the packages are made of."""
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*"):
+    """What the package is made of, by paths in the checkout."""
+    for folder in ("actfit", *PARTS):
+        for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".json", ".typed"):
                 yield path.relative_to(ROOT).as_posix()
 
@@ -116,10 +129,12 @@ def source_files() -> Iterator[str]:
 def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(built / f"{STEM}-py3-none-any.whl") as wheel:
         names = set(wheel.namelist())
-    about = {f"{STEM}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
-    assert names == {*source_files(), *about}
-    assert {"coefficients/schema.json", "coefficients/data/gelu/fewbit-3bit.v1.json"} <= names
-    assert {"kernels/generated/gelu_triton.py", *(f"{package}/py.typed" for package in PACKAGES)} <= names
+    about = {
+        f"{STEM}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    }
+    placed = {name if name.startswith("actfit/") else f"actfit/{name}" for name in source_files()}
+    assert names == {*placed, *about}
+    assert {"actfit/py.typed", "actfit/coefficients/data/gelu/fewbit-3bit.v1.json"} <= names
 
 
 def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
@@ -136,26 +151,25 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "written"),
     [
-        ("coefficients list gelu", "gelu      fewbit-3bit  ", ()),
-        ("coefficients check --no-recompute", f"{FITS} files, 0 bad", ()),
-        ("codegen list", "forward-ad, fewbit, invact", ()),
-        ("codegen emit --fn silu", "def forward_kernel(", ()),
-        ("codegen emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
-        ("kernels.memory --model mlp --policy fewbit-3", "| fewbit-3 | 76.0 MiB | 40.62% |", ()),
+        ("list gelu", "gelu      fewbit-3bit  ", ()),
+        ("check --no-recompute", f"{FITS} files, 0 bad", ()),
+        ("emit --fn silu", "def forward_kernel(", ()),
+        ("emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
+        ("memory --model mlp --policy fewbit-3", "| fewbit-3 | 76.0 MiB | 40.62% |", ()),
         (
-            "fitting.fewbit --fn relu --bits 1 --root coefficients/data",
+            "fewbit --fn relu --bits 1 --root coefficients/data",
             "coefficients/data/relu/fewbit-1bit.v1.json\n",
             ("coefficients/data/relu/fewbit-1bit.v1.json",),
         ),
         (
-            "fitting.invact --fn tanh --dtype float16 --root coefficients/data",
+            "invact --fn tanh --dtype float16 --root coefficients/data",
             "coefficients/data/tanh/invact-float16.v1.json\n",
             ("coefficients/data/tanh/invact-float16.v1.json",),
         ),
     ],
 )
 def test_a_command(words: str, said: str, written: tuple[str, ...], installed: Installed, tmp_path: Path) -> None:
-    done = installed.run(tmp_path, "-m", *words.split())
+    done = installed.run(tmp_path, "-m", "actfit", *words.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
     file_names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
@@ -167,7 +181,7 @@ def test_a_command(words: str, said: str, written: tuple[str, ...], installed: I
 
 
 def test_nothing_is_emitted_into_the_environment(installed: Installed, tmp_path: Path) -> None:
-    done = installed.run(tmp_path, "-m", "codegen", "emit", "--all")
+    done = installed.run(tmp_path, "-m", "actfit", "emit", "--all")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("codegen: --all writes the kernels of a checkout of actfit, and must be run in one")
 
@@ -176,16 +190,17 @@ def test_nothing_is_emitted_into_the_environment(installed: Installed, tmp_path:
 
 
 def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp_path: Path) -> None:
-    installed.run(tmp_path, "-m", "codegen", "emit", "--fn", "silu", "--target", "torch", "--out", "silu.py")
+    installed.run(tmp_path, "-m", "actfit", "emit", "--fn", "silu", "--target", "torch", "--out", "silu.py")
     code = """
         import torch
-        import codegen, coefficients, fitting, kernels
+        import actfit
+        from actfit import coefficients
         import silu
-        print(codegen.__file__, coefficients.__file__, fitting.__file__, kernels.__file__, sep="\\n")
+        print(actfit.__file__, coefficients.__file__, sep="\\n")
         x = torch.linspace(-8, 8, 101)
         torch.testing.assert_close(silu.forward_pass(x)[0], torch.nn.functional.silu(x))
         model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
-        handle = kernels.compress(model, bits=8)
+        handle = actfit.compress(model, bits=8)
         model(torch.randn(64, 8)).sum().backward()
         (graph,) = handle.report.graphs
         assert graph.after < graph.before / 3
@@ -194,16 +209,31 @@ def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp
     done = installed.run(tmp_path, "-c", f"import sys; sys.path.insert(0, '')\n{textwrap.dedent(code)}")
     assert (done.returncode, done.stderr) == (0, "")
     *places, version = done.stdout.split()
-    assert places == [
-        str(installed.site / name / "__init__.py") for name in ("codegen", "coefficients", "fitting", "kernels")
-    ]
+    assert places == [str(installed.site / name / "__init__.py") for name in ("actfit", "actfit/coefficients")]
     assert version == "1"
 
 
-def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(installed: Installed, tmp_path: Path) -> None:
+def with_the_hubs_kernels(folder: Path, wheel: Path, *, first: bool) -> Installed:
+    """An environment that has Hugging Face's `kernels`, too, installed before ours or after it."""
+
+    def add(site: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), "kernels==0.17.2"]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("no package index is within reach")
+
+    return install(
+        wheel, folder, without=("kernels",), before=add if first else nothing, after=nothing if first else add
+    )
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["theirs first", "ours first"])
+def test_the_hubs_kernels_and_ours_work_side_by_side(first: bool, built: Path, tmp_path: Path) -> None:
+    """transformers probes for a package of the name `kernels`."""
+    both = with_the_hubs_kernels(tmp_path, built / f"{STEM}-py3-none-any.whl", first=first)
     code = """
         import torch
-        from kernels import compress
+        import kernels
+        from actfit import compress
         from transformers import LlamaConfig, LlamaForCausalLM
         torch.manual_seed(0)
         sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -218,25 +248,26 @@ def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(instal
             optimizer.step()
             optimizer.zero_grad()
         made = model.generate(words[:1], min_new_tokens=4, max_new_tokens=4)
-        print(len(handle.stock), bool(losses[-1] < losses[0]), tuple(made.shape))
-        try:
-            model.use_kernels = True
-        except ValueError as error:
-            print(error)
+        print(len(handle.stock), bool(losses[-1] < losses[0]), tuple(made.shape), kernels.get_kernel.__name__)
         """
-    done = installed.run(tmp_path, "-W", "default", "-c", textwrap.dedent(code))
-    assert done.returncode == 0, done.stderr
-    trained, refused = done.stdout.splitlines()
-    assert trained == "0 True (1, 12)"
-    assert refused.startswith("Kernels are not available.")
+    for folder in (tmp_path, ROOT):  # in a checkout there is a folder of that name
+        done = both.run(folder, "-W", "default", "-c", textwrap.dedent(code))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "0 True (1, 12) get_kernel"
+
+
+def test_the_wheel_shares_no_file_with_the_hubs_kernels(built: Path) -> None:
+    """So that either can be uninstalled."""
+    with zipfile.ZipFile(built / f"{STEM}-py3-none-any.whl") as wheel:
+        assert {name.partition("/")[0] for name in wheel.namelist()} == {"actfit", f"{STEM}.dist-info"}
 
 
 # Without PyTorch.
 
 
-@pytest.mark.parametrize("words", ["kernels.memory --model mlp", "codegen inspect --fn gelu"])
+@pytest.mark.parametrize("words", ["memory --model mlp", "inspect --fn gelu"])
 def test_a_command_that_needs_more_says_so(words: str, bare: Installed, tmp_path: Path) -> None:
-    done = bare.run(tmp_path, "-m", *words.split())
+    done = bare.run(tmp_path, "-m", "actfit", *words.split())
     library = "Triton" if "inspect" in words else "torch"
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert library in done.stderr
@@ -244,21 +275,21 @@ def test_a_command_that_needs_more_says_so(words: str, bare: Installed, tmp_path
 
 
 def test_help_needs_nothing(bare: Installed, tmp_path: Path) -> None:
-    done = bare.run(tmp_path, "-m", "kernels.memory", "--help")
+    done = bare.run(tmp_path, "-m", "actfit", "memory", "--help")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("statement", "what"), [("from kernels import GELU", "kernels"), ("from codegen import elementwise", "elementwise")]
+    "statement", ["from actfit import compress", "from actfit import elementwise", "from actfit import nn"]
 )
-def test_an_import_says_what_is_missing(statement: str, what: str, bare: Installed, tmp_path: Path) -> None:
+def test_an_import_says_what_is_missing(statement: str, bare: Installed, tmp_path: Path) -> None:
     done = bare.run(tmp_path, "-c", statement)
     assert done.returncode == 1
-    line = f"ImportError: {what} needs PyTorch, which is not installed; pip install torch triton"
+    line = "ImportError: actfit needs PyTorch to train models, which is not installed; pip install torch triton"
     assert done.stderr.splitlines()[-1] == line
 
 
 def test_what_needs_no_torch_runs_without(bare: Installed, tmp_path: Path) -> None:
-    done = bare.run(tmp_path, "-m", "codegen", "emit", "--fn", "gelu", "--method", "fewbit")
+    done = bare.run(tmp_path, "-m", "actfit", "emit", "--fn", "gelu", "--method", "fewbit")
     assert (done.returncode, done.stderr) == (0, "")
     assert "def forward_kernel(" in done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coefficients import functions
+from actfit.coefficients import functions
 
 COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests found, before those of a tier are selected
 TIERS = ("quick", "rest", "all")

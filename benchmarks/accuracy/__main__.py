@@ -10,8 +10,8 @@ at all; --quick writes to --out only. implementation: stock, or the method. mode
                 from N(0, 1), of |x| up to 12
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("accuracy", lambda: parsers.accuracy(__doc__).parse_args())
@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from actfit import KernelError
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import DTYPES, Truth, truth, ulps
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
 from benchmarks.options import names, output
 from benchmarks.rows import Row, record, summary
-from kernels import KernelError
-from kernels.functional import activation
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
 
 PROG = "accuracy"
 PLAIN = "stock"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.engine.planes import pack, unpack
+from actfit.kernels.engine.planes import pack, unpack
 
 GROUP = 256  # elements
 FORWARD = {"gelu": F.gelu, "silu": F.silu}

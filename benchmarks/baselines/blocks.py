@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-import kernels
+import actfit
+from actfit.kernels.functional import activation
 from benchmarks.baselines.checkpointed import Checkpointed
-from kernels.functional import activation
 
 EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag", "liger"
 CHECKPOINT, LATE = "checkpoint", "checkpoint from the activation on"
@@ -36,8 +36,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "fewbit, 1 bit": partial(activation, "gelu", method="fewbit", bits=1),
 }
 GATES: dict[str, dict[str, Gate]] = {
-    SWIGLU: {"exact": kernels.swiglu, "fewbit, 3 bits": partial(kernels.swiglu, method="fewbit", bits=3)},
-    GEGLU: {"exact": kernels.geglu, "fewbit, 3 bits": partial(kernels.geglu, method="fewbit", bits=3)},
+    SWIGLU: {
+        "exact": actfit.functional.swiglu,
+        "fewbit, 3 bits": partial(actfit.functional.swiglu, method="fewbit", bits=3),
+    },
+    GEGLU: {
+        "exact": actfit.functional.geglu,
+        "fewbit, 3 bits": partial(actfit.functional.geglu, method="fewbit", bits=3),
+    },
 }
 
 
@@ -114,7 +120,7 @@ class Fused(Mlp):
 
     def __init__(self, width: int) -> None:
         super().__init__(width, F.gelu)
-        self.last = kernels.ActLinear("gelu", self.last)
+        self.last = actfit.nn.ActLinear("gelu", self.last)
 
     def end(self, hidden: Tensor) -> Tensor:
         result: Tensor = self.last(hidden)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernels.engine import dense
-from kernels.methods.every_tensor import SMALLEST
+from actfit.kernels.engine import dense
+from actfit.kernels.methods.every_tensor import SMALLEST
 
 GROUP = 64  # neighbours in memory that share a minimum and a step
 

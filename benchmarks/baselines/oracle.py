@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fitting.activations import get
-from fitting.activations.tape import Tape
+from actfit.fitting.activations import get
+from actfit.fitting.activations.tape import Tape
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # Where a catalogue spelling loses digits in float64: 1 + tanh(u), x - tanh(x).

@@ -3,7 +3,7 @@
 Stacks of blocks are trained for a step by each way: eager; compiled; with each block checkpointed, eager and compiled;
 compiled with `ban_recompute_materialized_backward = False` ("the flag"), with an `activation_memory_budget`, and with
 PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
-and ours: `kernels.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
+and ours: `actfit.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
 for as many bytes. Rows, as JSON lines, in benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all;
 --quick writes to --out only. With --models, --ways or --dtypes, rows of the others stay as they are, and
 those of ways that fail.
@@ -20,8 +20,8 @@ Networks are small on a CPU, and as wide as models are on a GPU.
 A way that fails has no rows, and is said.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("compression", lambda: parsers.compression(__doc__).parse_args())
@@ -39,6 +39,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler wo
 import torch
 from torch import Tensor
 
+from actfit import KernelError
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.compression.meter import measured
 from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
@@ -49,7 +50,6 @@ from benchmarks.options import can_compile, names, output, torch_threads
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, described_rows, record, summary
-from kernels import KernelError
 
 PROG = "compression"
 QUICK_RUNS = 2

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from actfit.kernels.memory import zoo
+from actfit.kernels.memory.storages import tensors
 from benchmarks.gpu.ways import blocks as repeated
-from kernels.memory import zoo
-from kernels.memory.storages import tensors
 
 MIN_HEADS, HEAD_WIDTH, VOCABULARY = 4, 64, 1000  # a head's width if there are more heads; tokens
 SEED = 0

@@ -8,15 +8,16 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 
+import actfit
+from actfit import compress
+from actfit.kernels.compression.planning import CompiledTask
+from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.make import plan_of
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.solve import everywhere
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
-from kernels import compress, compression
-from kernels.compression.planning import CompiledTask
-from kernels.planning.batches import Call
-from kernels.planning.make import plan_of
-from kernels.planning.plan import Plan
-from kernels.planning.solve import everywhere
 
 EAGER, COMPILED = "eager", "compiled"
 CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
@@ -54,9 +55,9 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()
-        options = compression.options(bits=CODED[way]) if way in CODED else None
+        options = actfit.options(bits=CODED[way]) if way in CODED else None
         if way in PLANNED:
-            options = compression.options(plan=_planned(net, PLANNED[way]))
+            options = actfit.options(plan=_planned(net, PLANNED[way]))
         run = torch.compile(net.module, dynamic=False, options=options)
 
     def loss() -> torch.Tensor:

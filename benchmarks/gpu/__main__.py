@@ -12,8 +12,8 @@ other, but those that rest on tests that fail. Rows go to benchmarks/results/<de
 1 where something failed, is blocked or is left for the next call.
 """
 
+from actfit.coefficients import command
 from benchmarks.gpu import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu", lambda: parsers.gpu(__doc__))

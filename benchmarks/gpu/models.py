@@ -1,7 +1,7 @@
 """python -m benchmarks.gpu.models: training steps of whole models of real size, by every way to save less.
 
 Random weights in bfloat16: a model shaped as Llama 3.2 1B, 4 x 2048 tokens, without its head and with it, also trained
-by LoRA (rank 16, of all linear layers), and ViT-L/16, 128 pictures. Ways: eager; `kernels.compress`, exact and by bits;
+by LoRA (rank 16, of all linear layers), and ViT-L/16, 128 pictures. Ways: eager; `actfit.compress`, exact and by bits;
 checkpoints of each layer, by transformers' own flag; and layers compiled one by one, as they are, with checkpoints and
 coded. Rows, as JSON lines, for --out or in benchmarks/results/<device>/gpu-models.jsonl. implementation: the way;
 mode: the model. what:
@@ -17,8 +17,8 @@ mode: the model. what:
 --quick makes the models tiny.
 """
 
+from actfit.coefficients import command
 from benchmarks.gpu import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.models", lambda: parsers.gpu_models(__doc__))
@@ -32,15 +32,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+import actfit
+from actfit import KernelError, compress
+from actfit.kernels.memory import zoo
+from actfit.kernels.memory.saved import size
 from benchmarks.clock import origin
 from benchmarks.compression.meter import measured as measured_bytes
 from benchmarks.gpu.device import seconds, settle
 from benchmarks.gpu.ways import TINY, blocks, broken
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
-from kernels import KernelError, compress, compression
-from kernels.memory import zoo
-from kernels.memory.saved import size
 
 PROG = "gpu.models"
 WARM_UP, STEPS = 2, 8
@@ -118,7 +119,7 @@ def prepare(model: Any, way: str) -> None:
     if way in COMPRESSED:
         compress(model, bits=COMPRESSED[way])
     if way in (COMPILED, COMPILED_CHECKPOINT, *CODED):
-        options = compression.options(bits=CODED[way]) if way in CODED else None  # one: its blocks share their code
+        options = actfit.options(bits=CODED[way]) if way in CODED else None  # one: its blocks share their code
         for block in blocks(model):
             block.compile(dynamic=False, options=options)
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
+from actfit.kernels.memory.saved import size
 from benchmarks.gpu.parsers import COMPILED_MODEL_WAYS, MODEL_WAYS
 from benchmarks.pages import Rows, by, on_gpus, place, table
-from kernels.memory.saved import size
 
 EAGER = "eager"
 TITLES = {
     "compress exact": "**`compress(model)`**",
     "compress 8 bits": "**`compress(model, bits=8)`**",
     "compress 4 bits": "**`compress(model, bits=4)`**",
-    **{f"coded {bits} bits": f"**layers with `compression.options(bits={bits})`**" for bits in (8, 4)},
+    **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",
     "compiled checkpoint": "the same, checkpointed",

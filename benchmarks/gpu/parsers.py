@@ -2,10 +2,10 @@
 
 import argparse
 
+from actfit.coefficients import command
 from benchmarks import parsers
 from benchmarks.options import DEVICES, names, one_of, output, whole
 from benchmarks.parsers import Words
-from coefficients import command
 
 DAY = 86_400
 STEPS = ("tests", "speed", "memory", "models")

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from actfit.coefficients.files import write_text
 from benchmarks.gpu.steps import root
-from coefficients.files import write_text
 
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 SOURCES = ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "tests")

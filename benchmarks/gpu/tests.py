@@ -3,8 +3,8 @@
 The names of tests that fail are written to --out, a line each.
 """
 
+from actfit.coefficients import command
 from benchmarks.gpu import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coefficients import command
-from kernels.memory.storages import tensors
+from actfit.coefficients import command
+from actfit.kernels.memory.storages import tensors
 
 # The blocks that are checkpointed, and compiled each by itself, by the ends of their classes' names.
 BLOCKS = ("DecoderLayer", "BertLayer", "ViTLayer", "BottleNeckLayer", "GPT2Block")

@@ -19,8 +19,8 @@ round by round. mode: forward, backward, both, kept. unit:
     expected B       by what each method saves; of a layer by torch.compile, which chooses itself, there is none
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("kernels", lambda: parsers.kernels(__doc__).parse_args())
@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 
+from actfit import KernelError, backend
 from benchmarks.kernels import table
 from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, METHODS, MODULES
 from benchmarks.kernels.check import wrong
@@ -43,7 +44,6 @@ from benchmarks.options import device as device_of
 from benchmarks.options import names, output, torch_threads, whole
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
-from kernels import KernelError, backend
 
 PROG = "kernels"
 WHATS = parsers.KERNEL_WHATS

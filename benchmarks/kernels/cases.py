@@ -6,15 +6,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-import kernels
+import actfit
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.stock import STOCK
+from actfit.kernels.validate import kernel_for, sign_bit_kernel
 from benchmarks import parsers
-from kernels.engine.planes import plane_bytes
-from kernels.functional import activation
-from kernels.methods.method import KernelSpec
-from kernels.stock import STOCK
-from kernels.validate import kernel_for, sign_bit_kernel
 
-MODULES = {"gelu": (nn.GELU, kernels.GELU), "silu": (nn.SiLU, kernels.SiLU)}
+MODULES = {"gelu": (nn.GELU, actfit.nn.GELU), "silu": (nn.SiLU, actfit.nn.SiLU)}
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in parsers.KERNEL_DTYPES}
 RIVALS, OURS, METHODS = parsers.KERNEL_RIVALS, parsers.KERNEL_OURS, parsers.KERNEL_METHODS
 ACT_LINEAR = parsers.ACT_LINEAR
@@ -26,7 +26,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def options_of(name: str) -> dict[str, str | int]:
-    """The keyword arguments of `kernels.functional` for one of OURS."""
+    """The keyword arguments of `actfit.functional` for one of OURS."""
     method, _, bits = name.partition("-")
     return {"method": method, "bits": int(bits)} if method == "fewbit" else {"method": name}
 
@@ -79,7 +79,7 @@ def make_layer(what: str, function: str, name: str, first: nn.Linear, last: nn.L
     """`linear`: first and the activation; `mlp`: last too. All methods share first and last."""
     stock, ours = MODULES[function]
     if name == ACT_LINEAR:
-        return nn.Sequential(first, kernels.ActLinear(function, last))
+        return nn.Sequential(first, actfit.nn.ActLinear(function, last))
     act = ours(**options_of(name)) if name in OURS else stock()
     layer = nn.Sequential(first, act, *([last] if what == "mlp" else []))
     return compiled(layer) if name == "compile" else layer

@@ -7,12 +7,12 @@ The Triton kernels compute f and f' by polynomials accurate to the dtype, so tha
 import torch
 from torch import Tensor
 
+from actfit.kernels.engine import reference
+from actfit.kernels.engine.planes import unpack
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.methods.storage import DERIVATIVE, MARKED_OUTPUT, SIGNED_OUTPUT
+from actfit.kernels.stock import STOCK
 from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, OURS, kernel, make
-from kernels.engine import reference
-from kernels.engine.planes import unpack
-from kernels.methods.method import KernelSpec
-from kernels.methods.storage import DERIVATIVE, MARKED_OUTPUT, SIGNED_OUTPUT
-from kernels.stock import STOCK
 
 COUNT = 65_539  # elements: several programs, and a last byte that is not full
 ABSOLUTE = 2.0**-17

@@ -13,8 +13,8 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
               backward, and "backward", by which both takes longer than forward, round by round
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("rivals", lambda: parsers.rivals(__doc__).parse_args())
@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actfit import KernelError, saved_bytes
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES, Call
@@ -34,7 +35,6 @@ from benchmarks.options import can_compile, names, output, torch_threads, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, described_rows, record, summary
-from kernels import KernelError, saved_bytes
 
 PROG = "rivals"
 WHATS = parsers.RIVAL_WHATS

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from actfit.kernels.memory.saved import size
 from benchmarks.baselines.blocks import (
     ACT_LINEAR,
     CHECKPOINT,
@@ -14,7 +15,6 @@ from benchmarks.baselines.blocks import (
 )
 from benchmarks.pages import Rows, by, largest, of_any, place, read, spread, table
 from benchmarks.rivals.__main__ import DTYPE
-from kernels.memory.saved import size
 
 WEIGHT = "first.weight"
 NAMES = {

@@ -2,14 +2,14 @@
 
 Tasks are trained by each variant with the same seeds, that is, the same first weights and the same batches: `text`, a
 small GPT with GELU on the text of Python's help, and `digits`, a small ResNet with SiLU on scikit-learn's digits. The
-variants differ in what activations keep for backward: stock; the methods of `kernels`; actnn, the input in few bits,
+variants differ in what activations keep for backward: stock; the methods of `actfit.nn`; actnn, the input in few bits,
 which is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each variant's final loss on
 what was held out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard
 deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels'
 plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
-bits: by `kernels.compress` (compress-b, stochastic-b), compiled with `kernels.compression` (coded-b), compressed or
+bits: by `actfit.compress` (compress-b, stochastic-b), compiled with `kernels.compression` (coded-b), compressed or
 compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled,
 checkpointed and compressed exactly. The peak of a step is measured, too.
 
@@ -18,8 +18,8 @@ so that one that is broken off is taken up again where it was. --quick writes to
 other revisions too: after a change of the kernels, --fresh measures again.
 """
 
+from actfit.coefficients import command
 from benchmarks import parsers
-from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("training", lambda: parsers.training(__doc__).parse_args())
@@ -36,6 +36,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler wo
 import torch
 from tqdm import tqdm
 
+from actfit import KernelError
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
 from benchmarks.options import names, one_of, output, whole
@@ -48,7 +49,6 @@ from benchmarks.training.jobs import SEEDS, TASKS, Job
 from benchmarks.training.rows import TrainingRow
 from benchmarks.training.runs import Settings
 from benchmarks.training.variants import EVERY, STOCK, VARIANTS_OF
-from kernels import KernelError
 
 PROG = "training"
 QUICK_SEEDS = 2

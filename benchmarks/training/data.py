@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
-from coefficients.command import Misuse
+from actfit.coefficients.command import Misuse
 
 TRAINED = 0.9  # of the text, from its beginning; the rest is held out
 TEXTS = ("text", "gpt", "llama")  # tasks that learn the text

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from actfit.fitting.words import counted
 from benchmarks.pages import line
 from benchmarks.rows import RESULTS
 from benchmarks.training import rows as training_rows
@@ -12,7 +13,6 @@ from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import TrainingRow
 from benchmarks.training.statistics import Comparison
 from benchmarks.training.variants import EVERY, STOCK
-from fitting.words import counted
 
 ROWS = "*/training.jsonl"
 SIZES = ("kept", "peak")  # bytes in a row's results; some rows lack the peak

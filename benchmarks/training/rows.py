@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from actfit.coefficients import command
 from benchmarks.rows import coefficients, read_lines, summary, write_whole
 from benchmarks.training.statistics import Comparison, compare
 from benchmarks.training.variants import CODED, EVERY
-from coefficients import command
 
 RUN = "training"
 GRADIENTS = "gradients"

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actfit.kernels.memory import Recorder
 from benchmarks.compression.meter import measured
 from benchmarks.options import torch_threads
 from benchmarks.training import variants
 from benchmarks.training.data import TEXTS, Data, data
 from benchmarks.training.models import loss, right
-from kernels.memory import Recorder
 
 POINTS = 20  # of a curve
 SHARE = 4  # a point of the curve uses one in so many held-out inputs; the end uses all

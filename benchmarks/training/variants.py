@@ -1,7 +1,7 @@
 """The variants of `benchmarks.training`: the same training, with different tensors saved for backward.
 
 For `text` and `digits`, activations save less. For CODED, every tensor that autograd saves is encoded: compress-b does
-so by `kernels.compress`, stochastic-b the same with stochastic rounding, coded-b compiles the model with
+so by `actfit.compress`, stochastic-b the same with stochastic rounding, coded-b compiles the model with
 `kernels.compression`; hook-b encodes in hooks, compiled is plain torch.compile, and exact is `compress` without codes.
 plan-n compresses by a plan for an n-th of stock's bytes, and compiled-plan-n compiles by a plan for as many; plans are
 made at the first weights, with the loss of the seed's first batch.
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import actfit
+from actfit import compress, make_plan
 from benchmarks import parsers
 from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
 from benchmarks.kernels.cases import MODULES, options_of
 from benchmarks.training.data import Data, Text
 from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss, plainly
-from kernels import compress, compression
-from kernels.planning import make_plan
 
 Run = Callable[[Tensor], Tensor]
 STOCK, RECOMPUTE, COMPILED, EXACT = "stock", "recompute", "compiled", "exact"
@@ -94,9 +94,9 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
 
 
 def _compiled(model: nn.Module, **codes: Any) -> Run:
-    """The compiled model, with codes for backward by these arguments of `compression.options`, if any."""
+    """The compiled model, with codes for backward by these arguments of `actfit.options`, if any."""
     torch.compiler.reset()  # torch recompiles a function only so many times
-    options = compression.options(**codes) if codes else None
+    options = actfit.options(**codes) if codes else None
     compiled: Run = torch.compile(model, dynamic=False, options=options)
     return compiled
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sympy import Expr
 
-from fitting.activations import calculus
-from fitting.activations.balls import flint
-from fitting.activations.calculus import Piece
-from fitting.activations.functions import x
-from fitting.activations.grammar import parse
-from fitting.activations.singularities import settled
-from fitting.activations.tape import Array, Tape
-from fitting.errors import InputError
+from actfit.fitting.activations import calculus
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.calculus import Piece
+from actfit.fitting.activations.functions import x
+from actfit.fitting.activations.grammar import parse
+from actfit.fitting.activations.singularities import settled
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import sympy
 from sympy import Expr
 from sympy.functions.elementary.piecewise import ExprCondPair
 
-from fitting.activations.balls import flint
-from fitting.activations.functions import DEFINITIONS, erfc
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.functions import DEFINITIONS, erfc
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ So the catalogue and codegen can be imported, and run where they need no balls, 
 import math
 from typing import Any
 
-from fitting.errors import InputError
+from actfit.fitting.errors import InputError
 
 
 class Absent:

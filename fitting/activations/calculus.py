@@ -13,9 +13,9 @@ import sympy
 from sympy import Expr, Integer, Piecewise
 from sympy.core.relational import Relational
 
-from fitting.activations.balls import flint
-from fitting.activations.functions import softsign, x
-from fitting.activations.tape import Array, Tape
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.functions import softsign, x
+from actfit.fitting.activations.tape import Array, Tape
 
 SCAN_RANGE = 1e4  # beyond it an activation is its asymptote: none has structure on such a scale
 SCAN_POINTS = 4001

@@ -2,10 +2,10 @@
 
 import math
 
-from coefficients.functions import ALIASES, CATALOGUE, Row, names
-from fitting.activations.activation import Activation
-from fitting.activations.grammar import parse
-from fitting.errors import InputError, nearest
+from actfit.coefficients.functions import ALIASES, CATALOGUE, Row, names
+from actfit.fitting.activations.activation import Activation
+from actfit.fitting.activations.grammar import parse
+from actfit.fitting.errors import InputError, nearest
 
 __all__ = ["ALIASES", "CATALOGUE", "Row", "get", "names"]
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from types import FunctionType
 
-from fitting.activations.activation import Activation
-from fitting.activations.vocabulary import RESERVED
-from fitting.errors import InputError, shortened
+from actfit.fitting.activations.activation import Activation
+from actfit.fitting.activations.vocabulary import RESERVED
+from actfit.fitting.errors import InputError, shortened
 
 
 def from_expression(expr: str, name: str = "custom", params: Mapping[str, float] | None = None) -> Activation:
@@ -47,6 +47,6 @@ def check_activation(activation: object) -> None:
     got, way_out = shortened(repr(activation), 100), ""
     if isinstance(activation, FunctionType):
         got = f"the function {activation.__name__}"
-        way_out = "; the text for one of torch: codegen.elementwise(f).expressions()[0][0]"
+        way_out = "; the text for one of torch: actfit.elementwise(f).expressions()[0][0]"
     example = "get('gelu') or from_expression('x*sigmoid(1.7*x)')"
     raise InputError(f"activation must be of fitting.activations, written as {example}, got {got}{way_out}")

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from fitting.activations.arithmetics import ARB, Arithmetic
-from fitting.activations.balls import flint
+from actfit.fitting.activations.arithmetics import ARB, Arithmetic
+from actfit.fitting.activations.balls import flint
 
 
 def _nan() -> Any:

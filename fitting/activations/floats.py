@@ -10,7 +10,7 @@ import sympy
 from scipy import special
 from sympy import Expr
 
-from fitting.activations.arithmetics import COMPARISONS, NOT_REAL, Arithmetic
+from actfit.fitting.activations.arithmetics import COMPARISONS, NOT_REAL, Arithmetic
 
 
 def _numpy_select(*branches: tuple[Any, Any]) -> Any:

@@ -20,10 +20,10 @@ import mpmath
 import sympy
 from sympy import Expr, Piecewise, Rational, Symbol
 
-from fitting.activations.balls import Absent, flint
-from fitting.activations.functions import x
-from fitting.activations.tape import Tape
-from fitting.activations.vocabulary import (
+from actfit.fitting.activations.balls import Absent, flint
+from actfit.fitting.activations.functions import x
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.activations.vocabulary import (
     CALLS,
     CONSTANTS,
     ELSEWHERE,
@@ -37,7 +37,7 @@ from fitting.activations.vocabulary import (
     TooManyCases,
     unfold,
 )
-from fitting.errors import InputError, nearest, shortened
+from actfit.fitting.errors import InputError, nearest, shortened
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 60

@@ -8,10 +8,10 @@ from typing import Any
 
 import mpmath
 
-from fitting.activations.activation import Activation, Branch
-from fitting.activations.balls import flint
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
+from actfit.fitting.activations.activation import Activation, Branch
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
 
 DIGITS = 50
 _WORKING = 65  # digits to begin with

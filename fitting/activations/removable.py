@@ -16,10 +16,10 @@ import mpmath
 import numpy as np
 from sympy import Expr
 
-from fitting.activations.arithmetics import Arithmetic
-from fitting.activations.balls import flint
-from fitting.activations.enclosures import SERIES
-from fitting.activations.functions import removable, x
+from actfit.fitting.activations.arithmetics import Arithmetic
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.enclosures import SERIES
+from actfit.fitting.activations.functions import removable, x
 
 TERMS = 26  # of the polynomial next to the point: with NEAREST to the TERMSth power left out, below float64's eps
 NEAREST = 1 / 4  # of the radius of convergence

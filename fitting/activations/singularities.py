@@ -8,10 +8,10 @@ from functools import cache
 import sympy
 from sympy import Add, Expr, Integer, Mul, Piecewise, Poly, Rational
 
-from fitting.activations.balls import flint
-from fitting.activations.enclosures import SERIES
-from fitting.activations.functions import StableFunction, maximum, minimum, removable, softsign, x
-from fitting.activations.tape import Tape
+from actfit.fitting.activations.balls import flint
+from actfit.fitting.activations.enclosures import SERIES
+from actfit.fitting.activations.functions import StableFunction, maximum, minimum, removable, softsign, x
+from actfit.fitting.activations.tape import Tape
 
 HIGHEST = 6  # zeros of higher order are not looked for
 _KINKED = (Piecewise, sympy.Abs, sympy.sign, softsign, maximum, minimum)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sympy import Expr, Symbol
 
-from fitting.activations.arithmetics import ACB, ARB, MPMATH, Arithmetic
-from fitting.activations.floats import NUMPY, NUMPY32
-from fitting.activations.functions import removable, x
-from fitting.activations.removable import Near, near, value_of
+from actfit.fitting.activations.arithmetics import ACB, ARB, MPMATH, Arithmetic
+from actfit.fitting.activations.floats import NUMPY, NUMPY32
+from actfit.fitting.activations.functions import removable, x
+from actfit.fitting.activations.removable import Near, near, value_of
 
 Array = NDArray[np.float64]
 

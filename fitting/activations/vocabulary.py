@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 from sympy import Expr, Integer, Piecewise
 
-from fitting.activations.functions import STABLE_FUNCTIONS, maximum, minimum
+from actfit.fitting.activations.functions import STABLE_FUNCTIONS, maximum, minimum
 
 MAX_CASES = 64  # of the Piecewise terms in one comparison, multiplied
 

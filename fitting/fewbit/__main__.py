@@ -1,13 +1,13 @@
-"""python -m fitting.fewbit --fn gelu --bits 3: fit, print, prove and store a few-bit derivative."""
+"""actfit fewbit --fn gelu --bits 3: fit, print, prove and store a few-bit derivative."""
 
-from coefficients import command
+from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from coefficients.schema import CoefficientError
-from fitting.errors import InputError
-from fitting.fewbit.options import bits, budget, check, domain, max_error, parser
+from actfit.coefficients.schema import CoefficientError
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.options import bits, budget, check, domain, max_error, parser
 
 if __name__ == "__main__":
     command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
@@ -18,17 +18,17 @@ from contextlib import closing
 
 from tqdm import tqdm
 
-from coefficients import progress
-from coefficients.document import dumps, seal
-from coefficients.functions import names
-from fitting import options as shared
-from fitting.activations import Activation
-from fitting.fewbit import document, recorded, report
-from fitting.fewbit.solve import Fit, fit, fit_to_error
-from fitting.fewbit.sweep import shipped, sweep
-from fitting.joint.command import joint
-from fitting.weights import Weight, parse_weight
-from fitting.words import percent
+from actfit.coefficients import progress
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.functions import names
+from actfit.fitting import options as shared
+from actfit.fitting.activations import Activation
+from actfit.fitting.fewbit import document, recorded, report
+from actfit.fitting.fewbit.solve import Fit, fit, fit_to_error
+from actfit.fitting.fewbit.sweep import shipped, sweep
+from actfit.fitting.joint.command import joint
+from actfit.fitting.weights import Weight, parse_weight
+from actfit.fitting.words import percent
 
 NOWHERE = "not written: time cut it short"
 
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
-        from fitting import plots
+        from actfit.fitting import plots
 
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)

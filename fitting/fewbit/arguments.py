@@ -1,9 +1,9 @@
 """Checks of a fit's arguments that need its activation and its weight."""
 
-from fitting.activations import Activation, check_activation
-from fitting.errors import InputError
-from fitting.fewbit.rules import check_bits, check_domain, check_levels
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation, check_activation
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.rules import check_bits, check_domain, check_levels
+from actfit.fitting.weights import Weight
 
 FARTHEST = 1e100
 

@@ -26,7 +26,7 @@ from the truth. So a layer loses at most (levels + 1) lambda + tau.
 import numpy as np
 from numpy.typing import NDArray
 
-from coefficients.compiled import compiled
+from actfit.coefficients.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -27,9 +27,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations.tape import Array
-from fitting.fewbit.curve import ROUNDING
-from fitting.fewbit.measure import Cells, Measure
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.curve import ROUNDING
+from actfit.fitting.fewbit.measure import Cells, Measure
 
 
 def lower_bound(

@@ -8,12 +8,12 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations import Activation
-from fitting.activations.activation import Branch
-from fitting.activations.calculus import Piece, middle
-from fitting.activations.singularities import singular
-from fitting.activations.tape import Array
-from fitting.errors import InputError
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.activation import Branch
+from actfit.fitting.activations.calculus import Piece, middle
+from actfit.fitting.activations.singularities import singular
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
 
 Indices = NDArray[np.int64]
 STEEPEST, FLATTEST = 1e100, 1e-100  # of the largest |f'|

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from coefficients import naming
-from coefficients.store import Published, publish
-from fitting import provenance
-from fitting.errors import InputError
-from fitting.fewbit.solve import Fit
+from actfit.coefficients import naming
+from actfit.coefficients.store import Published, publish
+from actfit.fitting import provenance
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import Fit
 
 UNPUBLISHED = "a fit cut short by its budget depends on the machine, and must not be published"
 LIBRARIES = ("mpmath", "numba", "numpy", "python-flint", "scipy", "sympy")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coefficients.compiled import compiled
-from fitting.errors import InputError
-from fitting.fewbit.blocks import TABLE_CELLS, Floats, Ints, best_cuts
+from actfit.coefficients.compiled import compiled
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.blocks import TABLE_CELLS, Floats, Ints, best_cuts
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)

@@ -22,10 +22,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coefficients.compiled import compiled
-from fitting.errors import InputError
-from fitting.fewbit.blocks import Columns, Floats, Ints, _cost, _scan
-from fitting.fewbit.dp import EPS, TINY, Atoms, Partition, prepared, rounding_slack
+from actfit.coefficients.compiled import compiled
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.blocks import Columns, Floats, Ints, _cost, _scan
+from actfit.fitting.fewbit.dp import EPS, TINY, Atoms, Partition, prepared, rounding_slack
 
 TRIALS = 60  # of prices: five do for most curves
 MARGIN = 12  # in units of noise, as in `dp`

@@ -22,13 +22,13 @@ from functools import cached_property
 import flint
 import numpy as np
 
-from fitting.activations.balls import above, below
-from fitting.activations.tape import Array
-from fitting.fewbit import judge
-from fitting.fewbit.curve import Run, hull
-from fitting.fewbit.measure import Cells, Measure
-from fitting.fewbit.moments import Moments
-from fitting.fewbit.panels import EPS, Panels, panels_of
+from actfit.fitting.activations.balls import above, below
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit import judge
+from actfit.fitting.fewbit.curve import Run, hull
+from actfit.fitting.fewbit.measure import Cells, Measure
+from actfit.fitting.fewbit.moments import Moments
+from actfit.fitting.fewbit.panels import EPS, Panels, panels_of
 
 
 class ExactCells:

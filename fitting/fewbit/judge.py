@@ -9,13 +9,13 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations import Activation
-from fitting.activations.calculus import Piece
-from fitting.errors import InputError
-from fitting.fewbit.curve import Curve, Run
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.steps import Steps
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.calculus import Piece
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.curve import Curve, Run
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.weights import Weight
 
 PRECISION = 128  # bits
 FINER = (512, 4096)  # bits, where all digits of f' - q cancel

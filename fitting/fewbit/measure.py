@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.fewbit.curve import ROUNDING, Curve
-from fitting.fewbit.moments import Moments, Quadrature, Samples, Source
-from fitting.fewbit.scan import refined
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.curve import ROUNDING, Curve
+from actfit.fitting.fewbit.moments import Moments, Quadrature, Samples, Source
+from actfit.fitting.fewbit.scan import refined
+from actfit.fitting.weights import Weight
 
 CONVERGED = 1e-15  # a cell's doubt, relative to the whole integral, that is negligible
 NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again

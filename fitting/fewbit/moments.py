@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.fewbit.chunks import chunks
-from fitting.fewbit.curve import Curve, Indices
-from fitting.weights import Weight
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.chunks import chunks
+from actfit.fitting.fewbit.curve import Curve, Indices
+from actfit.fitting.weights import Weight
 
 _ROOTS, _WEIGHTS = special.roots_legendre(12)
 _CHECK_ROOTS, _CHECK_WEIGHTS = special.roots_legendre(8)

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from coefficients import command
-from fitting import options as shared
-from fitting.errors import InputError
-from fitting.fewbit.rules import (
+from actfit.coefficients import command
+from actfit.fitting import options as shared
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.rules import (
     KINDS,
     MAX_BITS,
     check_bits,
@@ -15,9 +15,9 @@ from fitting.fewbit.rules import (
     check_levels,
     check_max_error,
 )
-from fitting.joint.rules import check_output_weight
+from actfit.fitting.joint.rules import check_output_weight
 
-PROG = "python -m fitting.fewbit"
+PROG = "actfit fewbit"
 FORMATS = ("table", "json", "csv", "latex")
 
 

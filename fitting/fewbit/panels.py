@@ -23,10 +23,10 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations.balls import above
-from fitting.activations.tape import Array, Tape
-from fitting.fewbit.chunks import chunks
-from fitting.fewbit.curve import Run
+from actfit.fitting.activations.balls import above
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.fewbit.chunks import chunks
+from actfit.fitting.fewbit.curve import Run
 
 POINTS = 20  # N
 NODES = 10  # of Gauss's rule, which is exact for degrees below 20

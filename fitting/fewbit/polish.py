@@ -12,11 +12,11 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.fewbit.curve import Curve, Run
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.refine import jacobian, solved
-from fitting.fewbit.steps import Steps, tidy
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.curve import Curve, Run
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.refine import jacobian, solved
+from actfit.fitting.fewbit.steps import Steps, tidy
 
 PRECISION = 320  # bits
 ROUNDS = 20

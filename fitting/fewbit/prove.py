@@ -1,4 +1,4 @@
-"""Prove the lower bound of a stored fewbit file from the file alone. `python -m coefficients check --prove` calls it.
+"""Prove the lower bound of a stored fewbit file from the file alone. `actfit check --prove` calls it.
 
 It searches for no table: it refines cells, which up to 4 bits end at the stored borders, until their bound reaches the
 stored one. The bound is rigorous (`certificate`, `exact`, `dual`) for a uniform weight only.
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fitting.errors import InputError
-from fitting.fewbit.certificate import lower_bound
-from fitting.fewbit.exact import ExactCells
-from fitting.fewbit.measure import MAX_CELLS, Measure
-from fitting.fewbit.search import SHARPEST, STUCK, grid_optimum, target_gap
-from fitting.provenance import stored_function
-from fitting.weights import uniform
-from fitting.words import counted, percent
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.certificate import lower_bound
+from actfit.fitting.fewbit.exact import ExactCells
+from actfit.fitting.fewbit.measure import MAX_CELLS, Measure
+from actfit.fitting.fewbit.search import SHARPEST, STUCK, grid_optimum, target_gap
+from actfit.fitting.provenance import stored_function
+from actfit.fitting.weights import uniform
+from actfit.fitting.words import counted, percent
 
 UNPROVEN = "error.lower_bound in ball arithmetic"
 

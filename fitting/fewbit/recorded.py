@@ -1,6 +1,6 @@
-"""python -m fitting.fewbit --record MODULE:FUNCTION: a table for each activation of a user's model, from its inputs.
+"""actfit fewbit --record MODULE:FUNCTION: a table for each activation of a user's model, from its inputs.
 
-The model runs in a process of its own, `python -m kernels.record`: fits need no PyTorch, and this package does not
+The model runs in a process of its own, `actfit record`: fits need no PyTorch, and this package does not
 import `kernels`. What passes from one to the other are files, as --weight takes them.
 """
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from coefficients import command
-from coefficients.schema import Document
-from fitting import options as shared
-from fitting.activations import Activation
-from fitting.errors import InputError
-from fitting.fewbit import document, report
-from fitting.fewbit.options import bits, budget, domain, output_weight
-from fitting.fewbit.solve import fit
-from fitting.joint import document as joint_document
-from fitting.joint import report as joint_report
-from fitting.joint.solve import fit_joint
-from fitting.weights import Weight, parse_weight
+from actfit.coefficients import command
+from actfit.coefficients.schema import Document
+from actfit.fitting import options as shared
+from actfit.fitting.activations import Activation
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import document, report
+from actfit.fitting.fewbit.options import bits, budget, domain, output_weight
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.joint import document as joint_document
+from actfit.fitting.joint import report as joint_report
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.weights import Weight, parse_weight
 
 
 def tables(options: argparse.Namespace, show: Callable[[str], None]) -> int:
@@ -46,14 +46,14 @@ def tables(options: argparse.Namespace, show: Callable[[str], None]) -> int:
                 bar.write(line)
     if not options.quiet and not options.joint:
         first = str(folder / f"{next(iter(samples))}.json")  # each serves its own place
-        show(f"kernels.functional.activation({activation.name!r}, x, method='fewbit', coefficients={first!r})")
+        show(f"actfit.functional.activation({activation.name!r}, x, method='fewbit', coefficients={first!r})")
     return command.GOOD
 
 
 def _command(options: argparse.Namespace, activation: Activation) -> list[str]:
     quiet = ["--quiet"] * options.quiet
     words = [options.record, "--fn", activation.name, "--out", options.out, "--format", "json", *quiet]
-    return [sys.executable, "-m", "kernels.record", *words]
+    return [sys.executable, "-m", "actfit.kernels.record", *words]
 
 
 def _fitted(options: argparse.Namespace, activation: Activation, weight: Weight, out: Path) -> tuple[Document, str]:

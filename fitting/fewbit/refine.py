@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import solve_banded
 
-from fitting.activations.tape import Array
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
 
 MAX_ROUNDS = 200
 DAMPED = (1.0, 0.5, 0.125)  # the parts of Newton's step that are tried

@@ -4,12 +4,12 @@ import re
 import sys
 from collections.abc import Sequence
 
-from fitting.activations import Activation
-from fitting.activations.catalogue import CATALOGUE
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.solve import BOUND_DIGITS, Fit
-from fitting.fewbit.table1 import EVEN, printed
-from fitting.words import counted, percent, ten_digits
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.solve import BOUND_DIGITS, Fit
+from actfit.fitting.fewbit.table1 import EVEN, printed
+from actfit.fitting.words import counted, percent, ten_digits
 
 KIND_NAMES = {
     "best": "shared between intervals",

@@ -3,7 +3,7 @@
 import math
 from numbers import Integral
 
-from fitting.errors import InputError
+from actfit.fitting.errors import InputError
 
 KINDS = ("best", "shared", "contiguous", "even")
 MAX_BITS = 8

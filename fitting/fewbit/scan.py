@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from fitting.activations.tape import Array
+from actfit.fitting.activations.tape import Array
 
 POINTS = 1 << 18  # over the domain, shared out evenly among the stretches between landmarks
 FEWEST = 1 << 10  # in each of them

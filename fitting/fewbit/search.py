@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.fewbit.certificate import lower_bound
-from fitting.fewbit.dp import partition
-from fitting.fewbit.dual import priced_partition
-from fitting.fewbit.exact import ExactCells
-from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
-from fitting.fewbit.polish import NOISE
-from fitting.fewbit.refine import refine
-from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
-from fitting.words import counted, percent
+from actfit.fitting.fewbit.certificate import lower_bound
+from actfit.fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.dual import priced_partition
+from actfit.fitting.fewbit.exact import ExactCells
+from actfit.fitting.fewbit.measure import MAX_CELLS, Cells, Measure
+from actfit.fitting.fewbit.polish import NOISE
+from actfit.fitting.fewbit.refine import refine
+from actfit.fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
+from actfit.fitting.words import counted, percent
 
 TARGET_GAPS = (16, 9e-6, 9e-5)  # gap up to 16 levels, and above; 1e-5 and 1e-4 with the rounding of the stored bound
 MANY = 16  # levels, above which one layer with a price is cheaper than a layer for each level

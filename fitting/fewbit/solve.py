@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fitting.activations import Activation
-from fitting.errors import InputError
-from fitting.fewbit import judge
-from fitting.fewbit.arguments import check_arguments
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.polish import NOISE, first_of_twins, polish
-from fitting.fewbit.rules import MAX_BITS, check_budget, check_max_error
-from fitting.fewbit.search import Effort, SearchResult, search
-from fitting.fewbit.steps import Steps
-from fitting.weights import Weight, uniform
-from fitting.words import counted, upwards
+from actfit.fitting.activations import Activation
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import judge
+from actfit.fitting.fewbit.arguments import check_arguments
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.polish import NOISE, first_of_twins, polish
+from actfit.fitting.fewbit.rules import MAX_BITS, check_budget, check_max_error
+from actfit.fitting.fewbit.search import Effort, SearchResult, search
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.weights import Weight, uniform
+from actfit.fitting.words import counted, upwards
 
 BOUND_DIGITS = 7  # the stored bound is rounded down to these
 UNSEEN = 1e-4  # relative: how far two grids may differ on a density of which nothing but values is known

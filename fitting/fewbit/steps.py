@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.fewbit.curve import Curve, Indices
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.moments import Moments
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.curve import Curve, Indices
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.moments import Moments
 
 
 @dataclass(frozen=True)

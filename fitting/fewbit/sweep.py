@@ -2,11 +2,11 @@
 
 from collections.abc import Generator
 
-from fitting.activations import get, names
-from fitting.fewbit.rules import MAX_BITS
-from fitting.fewbit.solve import Fit, fit
-from fitting.sweep import run
-from fitting.weights import Weight
+from actfit.fitting.activations import get, names
+from actfit.fitting.fewbit.rules import MAX_BITS
+from actfit.fitting.fewbit.solve import Fit, fit
+from actfit.fitting.sweep import run
+from actfit.fitting.weights import Weight
 
 SHIPPED_BITS = range(1, MAX_BITS + 1)
 

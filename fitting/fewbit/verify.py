@@ -1,4 +1,4 @@
-"""Recompute the numbers of stored fewbit files. `python -m coefficients check` calls `verify`."""
+"""Recompute the numbers of stored fewbit files. `actfit check` calls `verify`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fitting.errors import InputError
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.judge import WEIGHTED_TOLERANCE, l2_squared, linf
-from fitting.fewbit.solve import BOUND_DIGITS, Errors, fit
-from fitting.fewbit.steps import Steps
-from fitting.provenance import differences, stored_function
-from fitting.weights import Weight, stored_weight
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.judge import WEIGHTED_TOLERANCE, l2_squared, linf
+from actfit.fitting.fewbit.solve import BOUND_DIGITS, Errors, fit
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.provenance import differences, stored_function
+from actfit.fitting.weights import Weight, stored_weight
 
 ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # the relative difference that two machines' bounds may have
 FINEST = 1e-6  # the smallest target gap of a search here: it takes seconds

@@ -1,13 +1,13 @@
-"""python -m fitting.invact --fn silu --dtype bfloat16: f' from the stored output; fit, print, prove and store it."""
+"""actfit invact --fn silu --dtype bfloat16: f' from the stored output; fit, print, prove and store it."""
 
-from coefficients import command
+from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from coefficients.schema import CoefficientError
-from fitting.errors import InputError
-from fitting.invact.arguments import PUBLISHED, check, check_max_error, parser
+from actfit.coefficients.schema import CoefficientError
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.arguments import PUBLISHED, check, check_max_error, parser
 
 if __name__ == "__main__":
     command.early("invact", lambda: check(parser().parse_args()), (InputError,))
@@ -20,18 +20,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from coefficients.document import dumps, seal
-from fitting import options as shared
-from fitting.activations import Activation
-from fitting.invact import document, report
-from fitting.invact.engines import DEFAULT, Settings, parse_engines
-from fitting.invact.engines.papers import Template
-from fitting.invact.engines.template import constants_of, parse_template
-from fitting.invact.formats import FORMATS
-from fitting.invact.solve import DEFAULT_WEIGHT, Fit, fit
-from fitting.invact.sweep import shipped, sweep
-from fitting.invact.symbolic.equations import read_hall_of_fame
-from fitting.weights import parse_weight
+from actfit.coefficients.document import dumps, seal
+from actfit.fitting import options as shared
+from actfit.fitting.activations import Activation
+from actfit.fitting.invact import document, report
+from actfit.fitting.invact.engines import DEFAULT, Settings, parse_engines
+from actfit.fitting.invact.engines.papers import Template
+from actfit.fitting.invact.engines.template import constants_of, parse_template
+from actfit.fitting.invact.formats import FORMATS
+from actfit.fitting.invact.solve import DEFAULT_WEIGHT, Fit, fit
+from actfit.fitting.invact.sweep import shipped, sweep
+from actfit.fitting.invact.symbolic.equations import read_hall_of_fame
+from actfit.fitting.weights import parse_weight
 
 MAX_SEED = 2**31 - 1
 # option -> the engines that use it
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
-        from fitting import plots
+        from actfit.fitting import plots
 
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)

@@ -3,11 +3,11 @@
 import argparse
 import math
 
-from coefficients import command, naming
-from fitting import options as shared
-from fitting.errors import InputError, nearest
+from actfit.coefficients import command, naming
+from actfit.fitting import options as shared
+from actfit.fitting.errors import InputError, nearest
 
-PROG = "python -m fitting.invact"
+PROG = "actfit invact"
 PRINTED = ("table", "json", "csv", "latex")
 DTYPES = ("bfloat16", "float16", "float32")
 DEFAULT = naming.ENGINES

@@ -13,12 +13,12 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations import Activation
-from fitting.activations.activation import Branch as MonotonePart
-from fitting.activations.calculus import PRECISION, Piece, bisect, sign_at
-from fitting.activations.functions import x
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.activation import Branch as MonotonePart
+from actfit.fitting.activations.calculus import PRECISION, Piece, bisect, sign_at
+from actfit.fitting.activations.functions import x
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
 
 MAX_ORDER = 8  # of an anchor: beyond it f is as good as flat there
 ROUNDING = 1e-12  # of x and y: f has not turned back where it moves by less
@@ -121,7 +121,7 @@ def split(activation: Activation) -> Split:
     if math.isnan(limits.left) or math.isnan(limits.right):
         raise InputError(
             f"{activation.name} must be defined everywhere and have limits at -inf and +inf that sympy finds;"
-            " python -m fitting.fewbit fits others"
+            " actfit fewbit fits others"
         )
     groups: list[list[MonotonePart]] = []
     for part in activation.branches:
@@ -134,7 +134,7 @@ def split(activation: Activation) -> Split:
     if len(groups) > 2:
         raise InputError(
             f"{activation.name} must have at most two monotone branches, for one bit to tell them apart, got "
-            f"{len(groups)}; python -m fitting.fewbit fits it"
+            f"{len(groups)}; actfit fewbit fits it"
         )
     branches = [_branch(activation, group) for group in groups]
     for branch in branches:

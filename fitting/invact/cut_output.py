@@ -10,12 +10,12 @@ for it. At the outputs further on the gain falls with the third power of the dis
 import numpy as np
 from numpy.typing import NDArray
 
-from coefficients.cut_output import CutOutput
-from fitting.activations.tape import Array
-from fitting.invact.branches import Split
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formats import Format
-from fitting.invact.inputs import Inputs
+from actfit.coefficients.cut_output import CutOutput
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.branches import Split
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formats import Format
+from actfit.fitting.invact.inputs import Inputs
 
 REACH = 4  # spacings of the format from f(T), in which the output is searched
 GRID = 2001  # numbers tried for each half

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 from sympy import Expr, Symbol
 
-from coefficients import naming
-from coefficients.store import Published, publish
-from fitting import provenance
-from fitting.invact.branches import Branch
-from fitting.invact.engines import DEFAULT
-from fitting.invact.engines.papers import Template
-from fitting.invact.formula import Candidate, Form, read, spell
-from fitting.invact.front import Row
-from fitting.invact.price import Price
-from fitting.invact.solve import DEFAULT_WEIGHT, Fit
-from fitting.invact.variable import Variable, Y, constant, with_numbers
+from actfit.coefficients import naming
+from actfit.coefficients.store import Published, publish
+from actfit.fitting import provenance
+from actfit.fitting.invact.branches import Branch
+from actfit.fitting.invact.engines import DEFAULT
+from actfit.fitting.invact.engines.papers import Template
+from actfit.fitting.invact.formula import Candidate, Form, read, spell
+from actfit.fitting.invact.front import Row
+from actfit.fitting.invact.price import Price
+from actfit.fitting.invact.solve import DEFAULT_WEIGHT, Fit
+from actfit.fitting.invact.variable import Variable, Y, constant, with_numbers
 
 LIBRARIES = ("mpmath", "numpy", "python-flint", "scipy", "sympy")
 DIGITS = 12  # of stored errors

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coefficients.cut_output import CutOutput
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.invact.branches import Arc, Branch, Split, split
-from fitting.invact.cut_output import best_cut, moved
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formats import Format, get_format
-from fitting.invact.inputs import every_input, masses
-from fitting.weights import Weight
+from actfit.coefficients.cut_output import CutOutput
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import Arc, Branch, Split, split
+from actfit.fitting.invact.cut_output import best_cut, moved
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formats import Format, get_format
+from actfit.fitting.invact.inputs import every_input, masses
+from actfit.fitting.weights import Weight
 
 NEAREST = 1e-9  # distance from T, in x, at which the analysis for float32 begins
 POINTS = 20_000  # on each branch, for float32

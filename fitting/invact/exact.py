@@ -7,10 +7,10 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations import calculus
-from fitting.activations.calculus import PRECISION, Piece
-from fitting.activations.tape import Array
-from fitting.invact.branches import Anchor, Arc, Branch
+from actfit.fitting.activations import calculus
+from actfit.fitting.activations.calculus import PRECISION, Piece
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.branches import Anchor, Arc, Branch
 
 TERMS = 48  # of a series; up to the radius below, the terms left out are under 1e-18
 TABLE = 1200  # points between which a root is bracketed

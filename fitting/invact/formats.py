@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError, nearest
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError, nearest
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from sympy import Abs, Expr, Function, Symbol, sign
 from sympy.printing.str import StrPrinter
 
-from fitting.activations.grammar import parse_formula
-from fitting.activations.tape import Array, Tape
-from fitting.errors import InputError
-from fitting.invact.price import Price, price
-from fitting.invact.variable import S, Variable, Y, constant, with_numbers
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.price import Price, price
+from actfit.fitting.invact.variable import S, Variable, Y, constant, with_numbers
 
 
 @dataclass(frozen=True)

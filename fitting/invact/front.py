@@ -7,16 +7,16 @@ from itertools import product
 
 import numpy as np
 
-from fitting.invact.engines import ENGINES, IMPORTED, SLOW, Engine, Settings
-from fitting.invact.engines.adapted import adapted_candidates
-from fitting.invact.engines.closed_form import closed_candidate
-from fitting.invact.engines.problem import Problem, joint_problems, problems
-from fitting.invact.engines.refit import refit
-from fitting.invact.engines.stretch import stretch_of
-from fitting.invact.error_floor import ErrorFloor
-from fitting.invact.formula import Candidate, Form, pair_price
-from fitting.invact.judge import Judge, Rule, Score
-from fitting.invact.price import Price, improving
+from actfit.fitting.invact.engines import ENGINES, IMPORTED, SLOW, Engine, Settings
+from actfit.fitting.invact.engines.adapted import adapted_candidates
+from actfit.fitting.invact.engines.closed_form import closed_candidate
+from actfit.fitting.invact.engines.problem import Problem, joint_problems, problems
+from actfit.fitting.invact.engines.refit import refit
+from actfit.fitting.invact.engines.stretch import stretch_of
+from actfit.fitting.invact.error_floor import ErrorFloor
+from actfit.fitting.invact.formula import Candidate, Form, pair_price
+from actfit.fitting.invact.judge import Judge, Rule, Score
+from actfit.fitting.invact.price import Price, improving
 
 UNFITTED = ("closed", "published")  # engines whose formulas are taken as they are
 JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried

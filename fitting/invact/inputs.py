@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations.tape import Array
-from fitting.invact.branches import Split
-from fitting.invact.formats import Format
-from fitting.weights import Weight
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.branches import Split
+from actfit.fitting.invact.formats import Format
+from actfit.fitting.weights import Weight
 
 
 @dataclass(frozen=True)

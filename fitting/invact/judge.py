@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.invact.branches import Branch
-from fitting.invact.error_floor import Cells, ErrorFloor
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Candidate
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import Branch
+from actfit.fitting.invact.error_floor import Cells, ErrorFloor
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formula import Candidate
 
 NEXT = 2048  # float32 numbers next to f(T), all of which are judged
 SPREAD = 60_000  # further float32 numbers at which every formula is judged

@@ -15,7 +15,7 @@ from sympy import Expr
 from sympy.core.relational import Relational
 from sympy.functions.elementary.piecewise import ExprCondPair
 
-from fitting.activations.functions import expm1, log1p, maximum, minimum, sigmoid, tanh
+from actfit.fitting.activations.functions import expm1, log1p, maximum, minimum, sigmoid, tanh
 
 # function -> (special-function instructions, others). Measured; log, expm1 and the like are software sequences.
 TABLE: dict[str, tuple[int, int]] = {

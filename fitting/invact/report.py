@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coefficients.schema import Document
-from fitting.invact.formula import Candidate, spell
-from fitting.invact.front import Row
-from fitting.invact.proof import Bound
-from fitting.invact.solve import Fit
-from fitting.invact.variable import Y
-from fitting.words import counted, percent, ten_digits, upwards
+from actfit.coefficients.schema import Document
+from actfit.fitting.invact.formula import Candidate, spell
+from actfit.fitting.invact.front import Row
+from actfit.fitting.invact.proof import Bound
+from actfit.fitting.invact.solve import Fit
+from actfit.fitting.invact.variable import Y
+from actfit.fitting.words import counted, percent, ten_digits, upwards
 
 BEFORE, AFTER = 5, 2  # rows of the front shown around the best row
 WIDTH = 108  # of lines with formulas

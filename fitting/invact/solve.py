@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from coefficients import naming
-from fitting.activations import Activation, check_activation
-from fitting.errors import InputError
-from fitting.invact.arguments import check_max_error
-from fitting.invact.engines import DEFAULT, Settings, parse_engines
-from fitting.invact.engines.adapted import CLOSED_FORMS
-from fitting.invact.engines.closed_form import ENGINE as CLOSED
-from fitting.invact.engines.papers import ENGINE as PUBLISHED
-from fitting.invact.engines.papers import published
-from fitting.invact.error_floor import ErrorFloor, information_floor, second_bit
-from fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
-from fitting.invact.judge import Judge, Rule, relaxed, rule_for
-from fitting.invact.proof import Bound, prove
-from fitting.weights import Weight, named
-from fitting.words import upwards
+from actfit.coefficients import naming
+from actfit.fitting.activations import Activation, check_activation
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.arguments import check_max_error
+from actfit.fitting.invact.engines import DEFAULT, Settings, parse_engines
+from actfit.fitting.invact.engines.adapted import CLOSED_FORMS
+from actfit.fitting.invact.engines.closed_form import ENGINE as CLOSED
+from actfit.fitting.invact.engines.papers import ENGINE as PUBLISHED
+from actfit.fitting.invact.engines.papers import published
+from actfit.fitting.invact.error_floor import ErrorFloor, information_floor, second_bit
+from actfit.fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
+from actfit.fitting.invact.judge import Judge, Rule, relaxed, rule_for
+from actfit.fitting.invact.proof import Bound, prove
+from actfit.fitting.weights import Weight, named
+from actfit.fitting.words import upwards
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
 TRIED = 40  # good rows that are judged at many more outputs and proven, until one of them passes

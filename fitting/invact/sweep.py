@@ -3,17 +3,17 @@
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
-from fitting.activations import get, names
-from fitting.errors import InputError
-from fitting.invact import document
-from fitting.invact.branches import split
-from fitting.invact.engines import DEFAULT, Settings
-from fitting.invact.engines.papers import ENGINE as PUBLISHED
-from fitting.invact.engines.papers import published
-from fitting.invact.formats import FORMATS
-from fitting.invact.solve import fit
-from fitting.sweep import run
-from fitting.weights import Weight
+from actfit.fitting.activations import get, names
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact import document
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.engines import DEFAULT, Settings
+from actfit.fitting.invact.engines.papers import ENGINE as PUBLISHED
+from actfit.fitting.invact.engines.papers import published
+from actfit.fitting.invact.formats import FORMATS
+from actfit.fitting.invact.solve import fit
+from actfit.fitting.sweep import run
+from actfit.fitting.weights import Weight
 
 
 class FittedFile(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import sympy
 from sympy import Expr, Integer, Rational, Symbol
 
-from fitting.activations.functions import maximum, minimum
-from fitting.activations.tape import Array, Tape
+from actfit.fitting.activations.functions import maximum, minimum
+from actfit.fitting.activations.tape import Array, Tape
 
 Y = Symbol("y", real=True)
 S = Symbol("s", real=True)

@@ -1,4 +1,4 @@
-"""The numbers of stored invact files, computed again: `python -m coefficients check` calls `verify`."""
+"""The numbers of stored invact files, computed again: `actfit check` calls `verify`."""
 
 import math
 import re
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from coefficients.cut_output import CutOutput
-from fitting.activations import Activation
-from fitting.errors import InputError
-from fitting.invact.branches import Split
-from fitting.invact.document import candidate_of, price_counts
-from fitting.invact.error_floor import ErrorFloor, information_floor
-from fitting.invact.formula import Candidate
-from fitting.invact.front import Row, judged, with_many_outputs
-from fitting.invact.judge import RELAXED, Judge, rule_for
-from fitting.invact.proof import RESOLVED, SHARP, prove
-from fitting.provenance import differences, stored_function
-from fitting.weights import Weight, named, stored_weight
+from actfit.coefficients.cut_output import CutOutput
+from actfit.fitting.activations import Activation
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import Split
+from actfit.fitting.invact.document import candidate_of, price_counts
+from actfit.fitting.invact.error_floor import ErrorFloor, information_floor
+from actfit.fitting.invact.formula import Candidate
+from actfit.fitting.invact.front import Row, judged, with_many_outputs
+from actfit.fitting.invact.judge import RELAXED, Judge, rule_for
+from actfit.fitting.invact.proof import RESOLVED, SHARP, prove
+from actfit.fitting.provenance import differences, stored_function
+from actfit.fitting.weights import Weight, named, stored_weight
 
 RELATIVE = 1e-9  # float64 functions differ by some ulp between machines
 NOISE = 2.0**-50  # four ulp of an f' of 1: by which rounding moves an error floor of 0

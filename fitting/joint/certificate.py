@@ -32,8 +32,8 @@ import math
 
 import numpy as np
 
-from fitting.fewbit.curve import ROUNDING
-from fitting.joint.plane import Cells, Plane
+from actfit.fitting.fewbit.curve import ROUNDING
+from actfit.fitting.joint.plane import Cells, Plane
 
 
 def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: float) -> tuple[float, float]:

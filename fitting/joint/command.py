@@ -1,4 +1,4 @@
-"""python -m fitting.fewbit --joint: fit, print, prove and store joint codes."""
+"""actfit fewbit --joint: fit, print, prove and store joint codes."""
 
 import argparse
 from collections.abc import Callable, Generator
@@ -6,18 +6,18 @@ from contextlib import closing
 
 from tqdm import tqdm
 
-from coefficients import command, progress
-from coefficients.document import dumps, seal
-from coefficients.functions import names
-from fitting import options as shared
-from fitting import sweep
-from fitting.activations import get
-from fitting.fewbit.options import bits, domain, output_weight
-from fitting.fewbit.report import encodable
-from fitting.joint import document, report
-from fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
-from fitting.weights import Weight, parse_weight
-from fitting.words import percent
+from actfit.coefficients import command, progress
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.functions import names
+from actfit.fitting import options as shared
+from actfit.fitting import sweep
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.options import bits, domain, output_weight
+from actfit.fitting.fewbit.report import encodable
+from actfit.fitting.joint import document, report
+from actfit.fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
+from actfit.fitting.weights import Weight, parse_weight
+from actfit.fitting.words import percent
 
 SHIPPED = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish")
 SHIPPED_BITS = range(2, 9)
@@ -30,7 +30,7 @@ def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
         return _all(options, weight, show)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
-        from fitting import plots  # here and not at the top: matplotlib takes as long to import as all the rest
+        from actfit.fitting import plots  # here and not at the top: matplotlib takes as long to import as all the rest
 
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from coefficients import naming
-from fitting import provenance
-from fitting.fewbit.document import LIBRARIES
-from fitting.joint.solve import DEFAULT_WEIGHT, JointFit
+from actfit.coefficients import naming
+from actfit.fitting import provenance
+from actfit.fitting.fewbit.document import LIBRARIES
+from actfit.fitting.joint.solve import DEFAULT_WEIGHT, JointFit
 
 
 def to_document(fit: JointFit) -> dict[str, Any]:

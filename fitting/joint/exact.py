@@ -21,13 +21,13 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations.balls import above, below
-from fitting.activations.tape import Array
-from fitting.fewbit.curve import Run, hull
-from fitting.fewbit.judge import PRECISION
-from fitting.fewbit.measure import MAX_CELLS, TINIEST
-from fitting.fewbit.panels import EPS, Function, Panels, on_balls, panels
-from fitting.joint.plane import Plane
+from actfit.fitting.activations.balls import above, below
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.curve import Run, hull
+from actfit.fitting.fewbit.judge import PRECISION
+from actfit.fitting.fewbit.measure import MAX_CELLS, TINIEST
+from actfit.fitting.fewbit.panels import EPS, Function, Panels, on_balls, panels
+from actfit.fitting.joint.plane import Plane
 
 ROOM = 1 + 64 * EPS  # for the rounding of products of a few factors
 TOLERANCE = flint.arb(2) ** -100  # of the integral of |F - c|² w, relative to its largest value

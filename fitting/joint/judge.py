@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.activations import Activation
-from fitting.fewbit.judge import WEIGHTED_DIGITS, WEIGHTED_TOLERANCE
-from fitting.joint.plane import Plane
-from fitting.joint.samples import SamplePlane
-from fitting.joint.table import Table
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation
+from actfit.fitting.fewbit.judge import WEIGHTED_DIGITS, WEIGHTED_TOLERANCE
+from actfit.fitting.joint.plane import Plane
+from actfit.fitting.joint.samples import SamplePlane
+from actfit.fitting.joint.table import Table
+from actfit.fitting.weights import Weight
 
 TOLERANCE = WEIGHTED_TOLERANCE
 FINE = 1e-4  # the `spare` of a cell, relative: such cells are far narrower than features that their rules could miss

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.fewbit.curve import ROUNDING, Indices
-from fitting.fewbit.measure import CONVERGED, MAX_CELLS, NARROWEST, Measure
-from fitting.fewbit.moments import DOUBT
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.curve import ROUNDING, Indices
+from actfit.fitting.fewbit.measure import CONVERGED, MAX_CELLS, NARROWEST, Measure
+from actfit.fitting.fewbit.moments import DOUBT
+from actfit.fitting.weights import Weight
 
 RULE = special.roots_legendre(12)
 CHECK = special.roots_legendre(8)  # estimates the error of RULE

@@ -1,4 +1,4 @@
-"""Prove the lower bound of a stored joint code from the file alone. `python -m coefficients check --prove` calls it.
+"""Prove the lower bound of a stored joint code from the file alone. `actfit check --prove` calls it.
 
 It searches for no code: it refines cells until their bound reaches the stored one. The bound is rigorous
 (`certificate`, `exact`) under a uniform or normal weight.
@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from fitting.errors import InputError
-from fitting.fewbit.curve import ROUNDING
-from fitting.fewbit.dp import partition
-from fitting.fewbit.measure import MAX_CELLS
-from fitting.fewbit.prove import UNPROVEN
-from fitting.joint.certificate import gain_inside
-from fitting.joint.exact import ExactPlane, ProvenCells
-from fitting.joint.plane import Plane
-from fitting.provenance import stored_function
-from fitting.weights import UNNAMED, named
-from fitting.words import counted, percent
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.curve import ROUNDING
+from actfit.fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.measure import MAX_CELLS
+from actfit.fitting.fewbit.prove import UNPROVEN
+from actfit.fitting.joint.certificate import gain_inside
+from actfit.fitting.joint.exact import ExactPlane, ProvenCells
+from actfit.fitting.joint.plane import Plane
+from actfit.fitting.provenance import stored_function
+from actfit.fitting.weights import UNNAMED, named
+from actfit.fitting.words import counted, percent
 
 HALF = 0.5  # of the way from the bound to the error: what borders inside cells may gain at first
 FINEST = 1e-5  # the gap at which proofs end; it takes seconds

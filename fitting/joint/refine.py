@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_banded
 
-from fitting.activations.tape import Array
-from fitting.joint.plane import Moments, Plane, squared
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.joint.plane import Moments, Plane, squared
 
 MAX_ROUNDS = 60
 DAMPED = (1.0, 0.5, 0.125, 1 / 64)  # the parts of Newton's step that are tried

@@ -1,8 +1,8 @@
 """A joint code as text: an aligned table for people, CSV and LaTeX for papers."""
 
-from fitting.fewbit.report import aligned, as_math, display_name
-from fitting.joint.solve import JointFit
-from fitting.words import counted, percent, ten_digits
+from actfit.fitting.fewbit.report import aligned, as_math, display_name
+from actfit.fitting.joint.solve import JointFit
+from actfit.fitting.words import counted, percent, ten_digits
 
 EXACT = 1e-10  # relative: a smaller error is rounding, as levels have 12 digits
 

@@ -1,6 +1,6 @@
 """The check of λ, for `solve.fit_joint`, and for the command before it imports its libraries."""
 
-from fitting.errors import InputError
+from actfit.fitting.errors import InputError
 
 LEAST, LARGEST = 1e-12, 1e12  # beyond these, one of the two errors is below the other's rounding
 

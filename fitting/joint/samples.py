@@ -5,11 +5,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.joint.plane import Cells, Moments, Plane
-from fitting.weights import Weight
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.joint.plane import Cells, Moments, Plane
+from actfit.fitting.weights import Weight
 
 HALVINGS = 60  # of the way between two samples: to the last bit of float64
 

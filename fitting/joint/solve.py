@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.fewbit.arguments import check_arguments
-from fitting.fewbit.dp import partition
-from fitting.fewbit.measure import MAX_CELLS
-from fitting.fewbit.polish import DIGITS, NOISE, trimmed
-from fitting.fewbit.solve import BOUND_DIGITS, round_down
-from fitting.joint import judge
-from fitting.joint.certificate import lower_bound
-from fitting.joint.plane import Cells, Plane
-from fitting.joint.refine import error_of, refine
-from fitting.joint.rules import check_output_weight
-from fitting.joint.samples import SamplePlane
-from fitting.joint.table import Table
-from fitting.weights import Weight, named
-from fitting.words import counted, percent
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.arguments import check_arguments
+from actfit.fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.measure import MAX_CELLS
+from actfit.fitting.fewbit.polish import DIGITS, NOISE, trimmed
+from actfit.fitting.fewbit.solve import BOUND_DIGITS, round_down
+from actfit.fitting.joint import judge
+from actfit.fitting.joint.certificate import lower_bound
+from actfit.fitting.joint.plane import Cells, Plane
+from actfit.fitting.joint.refine import error_of, refine
+from actfit.fitting.joint.rules import check_output_weight
+from actfit.fitting.joint.samples import SamplePlane
+from actfit.fitting.joint.table import Table
+from actfit.fitting.weights import Weight, named
+from actfit.fitting.words import counted, percent
 
 TARGET_GAP = 1e-3
 SHARPEST = 1 / 64  # the least factor of `spare` from round to round: about 8 times the cells

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.fewbit.curve import Indices
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.curve import Indices
 
 
 @dataclass(frozen=True)

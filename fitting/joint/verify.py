@@ -1,4 +1,4 @@
-"""Recompute the numbers of stored joint codes. `python -m coefficients check` calls `verify`."""
+"""Recompute the numbers of stored joint codes. `actfit check` calls `verify`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fitting.errors import InputError
-from fitting.fewbit.verify import ROUNDED
-from fitting.joint import judge
-from fitting.joint.solve import fit_joint
-from fitting.joint.table import Table
-from fitting.provenance import differences, stored_function
-from fitting.weights import Weight, stored_weight
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.verify import ROUNDED
+from actfit.fitting.joint import judge
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.joint.table import Table
+from actfit.fitting.provenance import differences, stored_function
+from actfit.fitting.weights import Weight, stored_weight
 
 FINEST = 1e-5  # the smallest target gap of a search here
 

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from fitting.activations.tape import Array
-from fitting.invact.proof import RESOLVED
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.proof import RESOLVED
 
 
 def resolved(errors: Array) -> Array:

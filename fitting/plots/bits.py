@@ -7,8 +7,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fitting.activations.tape import Array
-from fitting.approximation import Comparison
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.approximation import Comparison
 
 COLUMNS = 4
 ERROR = "∫(f′−q)² on [−10, 10]"

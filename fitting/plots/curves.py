@@ -5,12 +5,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fitting.activations.tape import Array
-from fitting.approximation import Approximation
-from fitting.invact.error_floor import ErrorFloor
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.inputs import on_right
-from fitting.plots.axes import logarithmic, resolved
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.approximation import Approximation
+from actfit.fitting.invact.error_floor import ErrorFloor
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.inputs import on_right
+from actfit.fitting.plots.axes import logarithmic, resolved
 
 STILL = 2e-3  # of the span of f': the picture ends where f' changes by less than this beyond it
 MARGIN = 0.08  # of the range shown

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from fitting.activations.tape import Array
-from fitting.fewbit.solve import Fit
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.solve import Fit
 
 POINTS = 4000
 UNSEEN = 0.01  # of the error, left out of the picture at each end

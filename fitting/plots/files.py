@@ -5,8 +5,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from coefficients.pictures import FORMATS, SALT, undated
-from fitting.errors import InputError
+from actfit.coefficients.pictures import FORMATS, SALT, undated
+from actfit.fitting.errors import InputError
 
 
 def check_path(path: Path) -> None:

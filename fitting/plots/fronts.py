@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.polynomial import Chebyshev
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.invact.branches import split
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.front import Row
-from fitting.invact.judge import rule_for
-from fitting.invact.solve import Fit
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.front import Row
+from actfit.fitting.invact.judge import rule_for
+from actfit.fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
 POINTS = 2000

@@ -5,13 +5,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fitting.activations.tape import Array
-from fitting.invact.branches import Branch
-from fitting.invact.error_floor import ErrorFloor
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.front import Row
-from fitting.invact.solve import Fit
-from fitting.plots.axes import logarithmic, resolved
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.branches import Branch
+from actfit.fitting.invact.error_floor import ErrorFloor
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.front import Row
+from actfit.fitting.invact.solve import Fit
+from actfit.fitting.plots.axes import logarithmic, resolved
 
 POINTS = 4000
 SPAN = 8.0  # of x, in pictures of functions of y

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.fewbit.solve import fit
-from fitting.joint.judge import errors as judged_errors
-from fitting.joint.rules import LARGEST, LEAST
-from fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
-from fitting.plots.axes import logarithmic, resolved
-from fitting.weights import Weight, named
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.joint.judge import errors as judged_errors
+from actfit.fitting.joint.rules import LARGEST, LEAST
+from actfit.fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
+from actfit.fitting.plots.axes import logarithmic, resolved
+from actfit.fitting.weights import Weight, named
 
 POINTS = 2000
 RATIOS = 2.0 ** np.arange(-6, 7)  # of other λ to the fit's own

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from kernels.compression.forms import LOG_SUM_EXPS
-from kernels.compression.nodes import arguments_of, cone, origin, packet_of, without_unused
+from actfit.kernels.compression.forms import LOG_SUM_EXPS
+from actfit.kernels.compression.nodes import arguments_of, cone, origin, packet_of, without_unused
 
 aten = torch.ops.aten
 

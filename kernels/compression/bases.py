@@ -8,9 +8,9 @@ import operator
 
 from torch import Tensor, fx
 
-from kernels.compression.forms import bytes_of
-from kernels.compression.layout import order_of
-from kernels.compression.nodes import origin
+from actfit.kernels.compression.forms import bytes_of
+from actfit.kernels.compression.layout import order_of
+from actfit.kernels.compression.nodes import origin
 
 ENOUGH = 2  # times: the bytes of a tensor over those of its views that cross, at most; a few rows cross by themselves
 

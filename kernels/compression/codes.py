@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.compression import private
-from kernels.engine.codes import LARGEST_HALF
-from kernels.engine.reference_codes import next_bfloat16
+from actfit.kernels.compression import private
+from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.reference_codes import next_bfloat16
 
 WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; words of 16 bits would be slow
 LEAST_PARTS = 8  # of a group, that share the words of a field; a field of 2 bits has twice as many

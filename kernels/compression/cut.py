@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
-from kernels.compression import forms, private
-from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
-from kernels.compression.bases import cross_bases
-from kernels.compression.exact import move_to_forward
-from kernels.compression.factors import cross_factors
-from kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
-from kernels.compression.returned import cross_returned, is_floating_point, made_into, memory_of, returned_by
-from kernels.compression.roundings import rounded_from
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.compression import forms, private
+from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
+from actfit.kernels.compression.bases import cross_bases
+from actfit.kernels.compression.exact import move_to_forward
+from actfit.kernels.compression.factors import cross_factors
+from actfit.kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
+from actfit.kernels.compression.returned import cross_returned, is_floating_point, made_into, memory_of, returned_by
+from actfit.kernels.compression.roundings import rounded_from
+from actfit.kernels.methods.every_tensor import EveryTensor
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from operator import getitem
 import torch
 from torch import Tensor, fx
 
-from kernels.compression import forms, opaque
-from kernels.compression.layout import hint
-from kernels.compression.nodes import (
+from actfit.kernels.compression import forms, opaque
+from actfit.kernels.compression.layout import hint
+from actfit.kernels.compression.nodes import (
     WAITS_BY,
     call,
     inline,

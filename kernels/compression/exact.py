@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.layout import hint
-from kernels.compression.nodes import cone, is_drawn, packet_of, without_unused
-from kernels.methods.every_tensor import STATISTIC
+from actfit.kernels.compression.layout import hint
+from actfit.kernels.compression.nodes import cone, is_drawn, packet_of, without_unused
+from actfit.kernels.methods.every_tensor import STATISTIC
 
 aten = torch.ops.aten
 JUMPS = (

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.exact import without_gradients
-from kernels.compression.nodes import is_drawn, is_pointwise, origin, packet_of
+from actfit.kernels.compression.exact import without_gradients
+from actfit.kernels.compression.nodes import is_drawn, is_pointwise, origin, packet_of
 
 aten = torch.ops.aten
 CAST = torch.ops.prims.convert_element_type

@@ -7,13 +7,13 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
-from kernels.compression import private
-from kernels.compression.exact import is_probability
-from kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
-from kernels.compression.nodes import arguments_of, packet_of
-from kernels.engine.planes import plane_bytes
-from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
-from kernels.methods.every_tensor import STATISTIC, EveryTensor
+from actfit.kernels.compression import private
+from actfit.kernels.compression.exact import is_probability
+from actfit.kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
+from actfit.kernels.compression.nodes import arguments_of, packet_of
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
+from actfit.kernels.methods.every_tensor import STATISTIC, EveryTensor
 
 aten = torch.ops.aten
 

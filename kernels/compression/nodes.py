@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernels import private
+from actfit.kernels import private
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)

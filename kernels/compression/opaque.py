@@ -1,7 +1,7 @@
 """Codes of groups of neighbours on a GPU, by our own kernels: Inductor neither looks into them nor fuses them.
 
 Inductor's Triton computes addresses, and loads a minimum and a step, for each element; our kernels do so for eight at a
-time. They are those of `kernels.compress`.
+time. They are those of `actfit.compress`.
 """
 
 from math import prod
@@ -9,9 +9,9 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.compression.layout import GroupLayout
-from kernels.engine.elements import computed
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.compression.layout import GroupLayout
+from actfit.kernels.engine.elements import computed
 
 DECODE = torch.ops.actfit.decode_groups.default
 DEVICE = "cuda"

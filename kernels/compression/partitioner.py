@@ -10,17 +10,17 @@ from typing import Any, Self
 
 from torch import fx
 
-from kernels.compression import private
-from kernels.compression.crossing import Graph
-from kernels.compression.cut import Cut, cut_of
-from kernels.compression.parts import PlannedParts
-from kernels.compression.splice import crossings, put_codes
-from kernels.engine import codes, ops, planes, reference_codes
-from kernels.errors import KernelError
-from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.modules import check_repeated
-from kernels.planning.plan import Plan
-from kernels.private import as_partitioner, check_release
+from actfit.kernels.compression import private
+from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.compression.cut import Cut, cut_of
+from actfit.kernels.compression.parts import PlannedParts
+from actfit.kernels.compression.splice import crossings, put_codes
+from actfit.kernels.engine import codes, ops, planes, reference_codes
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.modules import check_repeated
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.private import as_partitioner, check_release
 
 WORSE = 2.0  # times what another graph of the same tensors saves, from which on a user is warned; our choice
 
@@ -133,7 +133,7 @@ class CodedPartitioner:
 
     def uuid(self) -> str:
         """The key of this partitioner in Inductor's caches: its method, and a hash of this package's source."""
-        return f"kernels.compression {_text()} {self.method!r}"
+        return f"actfit.kernels.compression {_text()} {self.method!r}"
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: Inductor copies its options, but the report needs this object's graphs."""

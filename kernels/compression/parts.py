@@ -1,7 +1,7 @@
 """Plans for models whose parts are compiled separately: layer by layer, or as FSDP2 cuts them."""
 
-from kernels.methods.every_tensor import EveryTensor
-from kernels.methods.planned import Planned
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.methods.planned import Planned
 
 
 class PlannedParts(Planned):

@@ -14,22 +14,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx, nn
 
-from kernels.compression import codes, forms, private
-from kernels.compression.cut import Cut
-from kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
-from kernels.compression.partitioner import CodedPartitioner
-from kernels.compression.splice import let_cross
-from kernels.errors import KernelError
-from kernels.memory.compiled import nodes, saved_of
-from kernels.memory.isolated import forget_fakes, on_fakes, train
-from kernels.memory.making import line
-from kernels.memory.storages import addresses, storages, tensors
-from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.decoded import relative_error
-from kernels.planning.sensitivity import Gradients, Trials
-from kernels.planning.step import SavedSite, Step
-from kernels.planning.task import Blocks, Task
-from kernels.private import check_release
+from actfit.kernels.compression import codes, forms, private
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import MAX_BITS, Groups, bytes_of, coded_bytes
+from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.compression.splice import let_cross
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.compiled import nodes, saved_of
+from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.storages import addresses, storages, tensors
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.decoded import relative_error
+from actfit.kernels.planning.sensitivity import Gradients, Trials
+from actfit.kernels.planning.step import SavedSite, Step
+from actfit.kernels.planning.task import Blocks, Task
+from actfit.kernels.private import check_release
 
 
 class CompiledGradients(Gradients):

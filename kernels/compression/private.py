@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernels import private
-from kernels.errors import KernelError
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError
 
 __all__ = [
     "check_regions",
@@ -154,8 +154,8 @@ def check_regions(graph: fx.Graph) -> None:
     """Raise KernelError where a graph that is compiled has regions, and saved tensors are not kept for them."""
     if any(map(is_region, graph.nodes)) and not any(isinstance(part, KeepForRegions) for part in _passes()):
         raise KernelError(
-            f"options must have {PLACE} as compression.options gives it where a model has a nested_compile_region, got"
-            f" another; set torch._inductor.config.{PLACE} to yours before compression.options(), which runs it first"
+            f"options must have {PLACE} as actfit.options gives it where a model has a nested_compile_region, got"
+            f" another; set torch._inductor.config.{PLACE} to yours before actfit.options(), which runs it first"
         )
 
 

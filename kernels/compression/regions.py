@@ -12,10 +12,19 @@ from operator import getitem
 import torch
 from torch import SymInt, Tensor, fx
 
-from kernels import private
-from kernels.compression.layout import order_of
-from kernels.compression.nodes import WAITS_BY, call, is_pointwise, is_product, is_pure, is_view, origin, packet_of
-from kernels.compression.repeating import Computations
+from actfit.kernels import private
+from actfit.kernels.compression.layout import order_of
+from actfit.kernels.compression.nodes import (
+    WAITS_BY,
+    call,
+    is_pointwise,
+    is_product,
+    is_pure,
+    is_view,
+    origin,
+    packet_of,
+)
+from actfit.kernels.compression.repeating import Computations
 
 aten = torch.ops.aten
 SAME_MEMORY = (

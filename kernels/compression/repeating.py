@@ -6,7 +6,7 @@ operations read: what takes many tensors or operations, and on a CPU exponential
 
 from torch import fx
 
-from kernels.compression.nodes import WAITS_BY, is_mutable
+from actfit.kernels.compression.nodes import WAITS_BY, is_mutable
 
 LONGEST = 512  # operations, equal ones too; from this on a computation is shared: copies could grow exponentially
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.compression.crossing import Crossing, Graph
-from kernels.errors import KernelError
-from kernels.memory.compiled import settings_with_codes
-from kernels.memory.saved import like, size
-from kernels.text import percent, table
+from actfit.kernels.compression.crossing import Crossing, Graph
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.compiled import settings_with_codes
+from actfit.kernels.memory.saved import like, size
+from actfit.kernels.text import percent, table
 
 ERROR = "error: expected of normally distributed values, relative, in the root mean square"
 
@@ -57,7 +57,7 @@ def configs(compiled: Any) -> list[Mapping[str, Any]]:
     settings = settings_with_codes(compiled)
     if not settings:
         raise KernelError(
-            "compiled must be what torch.compile(model, options=compression.options(...)) gave, or a model with "
+            "compiled must be what torch.compile(model, options=actfit.options(...)) gave, or a model with "
             f"modules compiled so, not a {type(compiled).__name__} without such options"
         )
     return settings

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.exact import is_step, let_results_cross, without_gradients
-from kernels.compression.nodes import cone, is_pointwise, is_view, packet_of
-from kernels.compression.roundings import CAST
+from actfit.kernels.compression.exact import is_step, let_results_cross, without_gradients
+from actfit.kernels.compression.nodes import cone, is_pointwise, is_view, packet_of
+from actfit.kernels.compression.roundings import CAST
 
 aten = torch.ops.aten
 # Functions that come near a limit, where all that is left of their derivatives is small.

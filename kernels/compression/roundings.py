@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.exact import JUMPS, is_step, without_gradients
-from kernels.compression.nodes import arguments_of, is_pointwise, is_view, packet_of
+from actfit.kernels.compression.exact import JUMPS, is_step, without_gradients
+from actfit.kernels.compression.nodes import arguments_of, is_pointwise, is_view, packet_of
 
 aten = torch.ops.aten
 CAST = torch.ops.prims.convert_element_type

@@ -6,17 +6,17 @@ from typing import NamedTuple
 import torch
 from torch import SymInt, Tensor, fx
 
-from kernels.compression import codes, opaque, private
-from kernels.compression.crossing import Crossing
-from kernels.compression.cut import Cut, module_of, operation_of
-from kernels.compression.decoding import Decoder, decode_where_used
-from kernels.compression.forms import Bits, FixedRange, Form, Groups, Whole, bytes_of, coded_bytes
-from kernels.compression.layout import hint
-from kernels.compression.nodes import inline, origin
-from kernels.compression.regions import work_in_parts
-from kernels.engine.elements import dtype_name
-from kernels.methods.approximate_activations import fixed_range_error
-from kernels.methods.expected_error import expected_error
+from actfit.kernels.compression import codes, opaque, private
+from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.compression.cut import Cut, module_of, operation_of
+from actfit.kernels.compression.decoding import Decoder, decode_where_used
+from actfit.kernels.compression.forms import Bits, FixedRange, Form, Groups, Whole, bytes_of, coded_bytes
+from actfit.kernels.compression.layout import hint
+from actfit.kernels.compression.nodes import inline, origin
+from actfit.kernels.compression.regions import work_in_parts
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.methods.approximate_activations import fixed_range_error
+from actfit.kernels.methods.expected_error import expected_error
 
 Function = Callable[..., list[Tensor]]
 Functions = tuple[Function, Function, Function | None]

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from kernels.errors import KernelError, shown
+from actfit.kernels.errors import KernelError, shown
 
 
 def backend(device: torch.device | str | None = None) -> str:

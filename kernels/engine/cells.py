@@ -8,8 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.engine.elements import computed, table_of
-from kernels.methods.method import KernelSpec, spec_of
+from actfit.kernels.engine.elements import computed, table_of
+from actfit.kernels.methods.method import KernelSpec, spec_of
 
 MOST_CELLS = 1 << 14  # 96 KiB in float32; packaged tables have 7,347 at most
 _EXACT = 1 << 24  # whole numbers below are exact in float32

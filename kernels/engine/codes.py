@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.engine.elements import computed
+from actfit.kernels.engine.elements import computed
 
 LARGEST_HALF = torch.finfo(torch.float16).max  # to which what decodes to more is clamped, as the last code may
 

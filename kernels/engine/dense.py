@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import ops
-from kernels.engine.backend import backend, interpreting
-from kernels.engine.codes import LARGEST_HALF
-from kernels.engine.launch import device_of, rows_a_program
-from kernels.engine.launch_codes import EXACT, NARROW, RUNS, run_of
-from kernels.engine.planes import plane_bytes
-from kernels.engine.templates import WARPS
-from kernels.private import is_fake
+from actfit.kernels.engine import ops
+from actfit.kernels.engine.backend import backend, interpreting
+from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.launch import device_of, rows_a_program
+from actfit.kernels.engine.launch_codes import EXACT, NARROW, RUNS, run_of
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.engine.templates import WARPS
+from actfit.kernels.private import is_fake
 
 Codes = tuple[Tensor, Tensor, Tensor]
 
@@ -83,7 +83,7 @@ class Launch:
 
 @cache
 def _kernels() -> ModuleType:
-    from kernels.engine.templates import groups  # at the first call: Triton need not be installed
+    from actfit.kernels.engine.templates import groups  # at the first call: Triton need not be installed
 
     return groups
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine.emitted import is_emitted, module_of
-from kernels.engine.planes import plane_bytes
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec, register_kernel, spec_of
-from kernels.methods.table import Table
-from kernels.torch_state import is_wrapper
+from actfit.kernels.engine.emitted import is_emitted, module_of
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import KernelSpec, register_kernel, spec_of
+from actfit.kernels.methods.table import Table
+from actfit.kernels.torch_state import is_wrapper
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = {
@@ -57,13 +57,13 @@ def torch_elements(function: str) -> ModuleType:
     """The emitted PyTorch module of a function of the catalogue, or of one that was registered."""
     if is_emitted(function):
         return module_of(function, "torch", "float32")  # the text is the same for all dtypes
-    return import_module(f"kernels.generated.{function}_torch")
+    return import_module(f"actfit.kernels.generated.{function}_torch")
 
 
 @cache
 def loop_element(function: str) -> Callable[..., None] | None:
     """The emitted loop of a function over its outputs; None where it has none. Takes Numba."""
-    name = f"kernels.generated.{function}_loops"
+    name = f"actfit.kernels.generated.{function}_loops"
     if find_spec(name) is None:
         return None
     loop: Callable[..., None] = import_module(name).from_output
@@ -80,7 +80,7 @@ def triton_elements(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         if is_emitted(name)
         else None
     )
-    module = emitted or import_module(f"kernels.generated.{name}_triton")
+    module = emitted or import_module(f"actfit.kernels.generated.{name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype_name(dtype)))
     return forward, encode, decode
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from kernels.errors import KernelError
+from actfit.kernels.errors import KernelError
 
 _LOCK = threading.RLock()
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kernels.engine import host
-from kernels.engine.elements import INTEGERS, dtype_name, loop_element, torch_elements, widened
-from kernels.engine.host import COUNT_16_BIT, all_values, index_of, on_host
-from kernels.methods.method import KernelSpec, spec_of
+from actfit.kernels.engine import host
+from actfit.kernels.engine.elements import INTEGERS, dtype_name, loop_element, torch_elements, widened
+from actfit.kernels.engine.host import COUNT_16_BIT, all_values, index_of, on_host
+from actfit.kernels.methods.method import KernelSpec, spec_of
 
 MAX_CACHED_TABLES = 32  # of each kind, 1 MiB each at most
 

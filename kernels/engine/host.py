@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.engine import planes
-from kernels.engine.elements import INTEGERS
+from actfit.kernels.engine import planes
+from actfit.kernels.engine.elements import INTEGERS
 
 COUNT_16_BIT = 1 << 16  # values of a 16-bit dtype
 _CONSTANTS = 256  # polynomials whose coefficients are kept as tensors
@@ -31,8 +31,8 @@ def loops() -> ModuleType | None:
     """`kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without Numba, or
     where it compiles nothing."""
     try:
-        from coefficients import compiled
-        from kernels.engine import neighbours
+        from actfit.coefficients import compiled
+        from actfit.kernels.engine import neighbours
     except ImportError:
         return None
     return neighbours if compiled.IS_ON else None

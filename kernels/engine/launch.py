@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine.backend import interpreting
-from kernels.engine.elements import EXACT_KERNELS, allocate, device_table, dtype_name, table_of, triton_elements
-from kernels.engine.emitted import emitted_function, module_of
-from kernels.engine.templates import OPTIONS, ROWS
-from kernels.methods.method import KernelSpec
-from kernels.methods.storage import TABLE_CODES
+from actfit.kernels.engine.backend import interpreting
+from actfit.kernels.engine.elements import EXACT_KERNELS, allocate, device_table, dtype_name, table_of, triton_elements
+from actfit.kernels.engine.emitted import emitted_function, module_of
+from actfit.kernels.engine.templates import OPTIONS, ROWS
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.methods.storage import TABLE_CODES
 
 
 @cache
 def _template() -> ModuleType:
-    return import_module("kernels.engine.templates.elementwise")
+    return import_module("actfit.kernels.engine.templates.elementwise")
 
 
 def rows_a_program(count: int, elements: int = 8, usual: int = ROWS) -> int:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine.backend import interpreting
-from kernels.engine.codes import in_two_steps
-from kernels.engine.launch import device_of, rows_a_program
-from kernels.engine.planes import plane_bytes
-from kernels.engine.templates import ROWS, WARPS
+from actfit.kernels.engine.backend import interpreting
+from actfit.kernels.engine.codes import in_two_steps
+from actfit.kernels.engine.launch import device_of, rows_a_program
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.engine.templates import ROWS, WARPS
 
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
@@ -23,13 +23,13 @@ EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the
 
 
 def _template() -> ModuleType:
-    from kernels.engine.templates import codes  # at the first call: Triton need not be installed
+    from actfit.kernels.engine.templates import codes  # at the first call: Triton need not be installed
 
     return codes
 
 
 def _groups() -> ModuleType:
-    from kernels.engine.templates import groups
+    from actfit.kernels.engine.templates import groups
 
     return groups
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coefficients.compiled import compiled
+from actfit.coefficients.compiled import compiled
 
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]

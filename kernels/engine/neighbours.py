@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.engine import loops
-from kernels.engine.loops import Floats
-from kernels.engine.planes import plane_bytes
+from actfit.kernels.engine import loops
+from actfit.kernels.engine.loops import Floats
+from actfit.kernels.engine.planes import plane_bytes
 
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine import launch, launch_codes, reference, reference_codes
-from kernels.engine.backend import runs_triton
-from kernels.engine.codes import LARGEST_HALF
-from kernels.engine.elements import allocate
-from kernels.engine.emitted import emitted_function
-from kernels.engine.planes import plane_bytes
-from kernels.methods.method import spec_of
+from actfit.kernels.engine import launch, launch_codes, reference, reference_codes
+from actfit.kernels.engine.backend import runs_triton
+from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.elements import allocate
+from actfit.kernels.engine.emitted import emitted_function
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.methods.method import spec_of
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
 

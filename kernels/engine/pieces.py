@@ -7,7 +7,7 @@ from math import lcm
 import torch
 from torch import Tensor
 
-from kernels.engine.planes import plane_bytes
+from actfit.kernels.engine.planes import plane_bytes
 
 # Elements of a piece. With fewer, calls take longer than the operations. With more, intermediate results neither fit
 # into a cache of 1 MiB nor stay below the size that malloc returns to the system at once, to be mapped anew by pages.

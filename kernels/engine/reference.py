@@ -9,13 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
-from kernels.engine.emitted import emitted_function, module_of
-from kernels.engine.from_output import MAX_CACHED_TABLES, border_of, stored_derivative
-from kernels.engine.host import all_values, holds, index_of, loops, on_host, pack, unpack, where
-from kernels.engine.pieces import bytes_of, pieces
-from kernels.methods.method import KernelSpec, spec_of
-from kernels.stock import STOCK
+from actfit.kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
+from actfit.kernels.engine.emitted import emitted_function, module_of
+from actfit.kernels.engine.from_output import MAX_CACHED_TABLES, border_of, stored_derivative
+from actfit.kernels.engine.host import all_values, holds, index_of, loops, on_host, pack, unpack, where
+from actfit.kernels.engine.pieces import bytes_of, pieces
+from actfit.kernels.methods.method import KernelSpec, spec_of
+from actfit.kernels.stock import STOCK
 
 MOST_BORDERS = 64  # with more, a binary search is faster than one comparison for each
 

@@ -10,11 +10,11 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from kernels.engine.codes import in_two_steps
-from kernels.engine.elements import computed
-from kernels.engine.host import loops, on_host, pack, unpack
-from kernels.engine.pieces import GroupEntries, bytes_of, pieces
-from kernels.engine.planes import eights_of, plane_bytes
+from actfit.kernels.engine.codes import in_two_steps
+from actfit.kernels.engine.elements import computed
+from actfit.kernels.engine.host import loops, on_host, pack, unpack
+from actfit.kernels.engine.pieces import GroupEntries, bytes_of, pieces
+from actfit.kernels.engine.planes import eights_of, plane_bytes
 
 LARGEST = 1 << 16  # elements of a group for loops, which hold the codes of up to eight at once
 

@@ -10,12 +10,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kernels.engine.cells import cells_of, entries
-from kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
-from kernels.engine.from_output import border_of, derivative_from_output, finer
-from kernels.engine.traced_planes import EIGHT, ONES, WORD_PLANES, four_bits, is_set, joined, planes_of, split, word_of
-from kernels.methods.method import KernelSpec, spec_of
-from kernels.methods.storage import (
+from actfit.kernels.engine.cells import cells_of, entries
+from actfit.kernels.engine.elements import INTEGERS, computed, table_of, torch_elements, widened
+from actfit.kernels.engine.from_output import border_of, derivative_from_output, finer
+from actfit.kernels.engine.traced_planes import (
+    EIGHT,
+    ONES,
+    WORD_PLANES,
+    four_bits,
+    is_set,
+    joined,
+    planes_of,
+    split,
+    word_of,
+)
+from actfit.kernels.methods.method import KernelSpec, spec_of
+from actfit.kernels.methods.storage import (
     BRANCH_AND_ROUNDING,
     BRANCH_BIT,
     CODES,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.compression.forms import SMALLEST, Groups
-from kernels.compression.layout import layout_of
-from kernels.graph.codes import decode, encode
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.compression.forms import SMALLEST, Groups
+from actfit.kernels.compression.layout import layout_of
+from actfit.kernels.graph.codes import decode, encode
+from actfit.kernels.methods.every_tensor import EveryTensor
 
 
 class Inputs:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels.errors import KernelError
-from kernels.graph import private
-from kernels.graph.again import run_again
-from kernels.graph.engine import Engine, Unit
-from kernels.private import exporting, in_dispatch_mode, in_transform
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph import private
+from actfit.kernels.graph.again import run_again
+from actfit.kernels.graph.engine import Engine, Unit
+from actfit.kernels.private import exporting, in_dispatch_mode, in_transform
 
 
 class ScriptError(KernelError, AttributeError):
@@ -124,7 +124,7 @@ class Captured(Unit):
 INSIDE = (
     "torch.compile runs a model that compress(...) changed: its blocks run by PyTorch's own kernels, outside of the "
     "compiled graphs; to compile them, too, leave compress out and write "
-    "torch.compile(model, options=compression.options(bits=8))"
+    "torch.compile(model, options=actfit.options(bits=8))"
 )
 
 

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import SymInt, Tensor, fx
 
-from kernels.compression.cut import Cut
-from kernels.compression.decoding import move_results
-from kernels.compression.forms import Bits, FixedRange, Groups
-from kernels.compression.nodes import is_mutable, origin
-from kernels.compression.splice import after_last_use, let_cross
-from kernels.engine import dense, host, ops
-from kernels.engine.planes import plane_bytes
-from kernels.methods.approximate_activations import shrinkage, step
-from kernels.private import is_fake
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.decoding import move_results
+from actfit.kernels.compression.forms import Bits, FixedRange, Groups
+from actfit.kernels.compression.nodes import is_mutable, origin
+from actfit.kernels.compression.splice import after_last_use, let_cross
+from actfit.kernels.engine import dense, host, ops
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.methods.approximate_activations import shrinkage, step
+from actfit.kernels.private import is_fake
 
 # Sizes; or where these change, a tensor without elements that has one dimension more.
 Shape: TypeAlias = Sequence[int] | Tensor

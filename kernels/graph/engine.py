@@ -10,15 +10,15 @@ from typing import Any, Self
 
 from torch import nn
 
-from kernels.compression.crossing import Graph
-from kernels.graph import private
-from kernels.graph.again import Inputs
-from kernels.graph.execute import Run, execute, execute_backward
-from kernels.graph.partition import Partitioner
-from kernels.graph.watch import Watch
-from kernels.graph.ways.policies import way_of
-from kernels.methods.every_tensor import EveryTensor
-from kernels.private import (
+from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.graph import private
+from actfit.kernels.graph.again import Inputs
+from actfit.kernels.graph.execute import Run, execute, execute_backward
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.watch import Watch
+from actfit.kernels.graph.ways.policies import way_of
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.private import (
     fakes_are_made,
     within,
     within_function_modes,

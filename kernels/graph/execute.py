@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernels import private
-from kernels.graph.undefined import is_tangent, without
+from actfit.kernels import private
+from actfit.kernels.graph.undefined import is_tangent, without
 
 Run = Callable[[list[Any]], Any]
 

@@ -5,19 +5,19 @@ from typing import Any
 
 from torch import nn
 
-from kernels.compression.report import Report
-from kernels.errors import KernelError, shown
-from kernels.graph.capture import Captured
-from kernels.graph.engine import Engine
-from kernels.graph.install import install, removed
-from kernels.graph.ways.policies import method_of, way_of
-from kernels.memory.step import Loss, check_loss
-from kernels.methods.every_tensor import ROUNDINGS, EveryTensor
-from kernels.methods.method import check_bits
-from kernels.planning.batches import call_of
-from kernels.planning.make import kind_of, make_plan
-from kernels.planning.plan import Plan
-from kernels.planning.safety import Checked, check_model
+from actfit.kernels.compression.report import Report
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.graph.capture import Captured
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.ways.policies import method_of, way_of
+from actfit.kernels.memory.step import Loss, check_loss
+from actfit.kernels.methods.every_tensor import ROUNDINGS, EveryTensor
+from actfit.kernels.methods.method import check_bits
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.make import kind_of, make_plan
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.safety import Checked, check_model
 
 
 class Handle:
@@ -119,7 +119,7 @@ def compress(
     rounding
         "nearest", the default, or "stochastic", whose decoded values have the right mean.
     plan
-        The result of `kernels.planning.make_plan`, or a file with it: bits for each saved tensor, rounding, and the
+        The result of `actfit.make_plan`, or a file with it: bits for each saved tensor, rounding, and the
         blocks that backward computes again.
     policy
         A paper's method, in place of bits. For activations, where all else is exact: "fewbit-1" to "fewbit-8": a code

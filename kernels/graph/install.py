@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import nn
 
-from kernels.graph.capture import Captured
-from kernels.graph.engine import Engine
-from kernels.graph.units import units
+from actfit.kernels.graph.capture import Captured
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.units import units
 
 
 def install(model: nn.Module, engine: Engine) -> list[tuple[str, nn.Module]]:

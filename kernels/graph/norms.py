@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from kernels.compression.cut import Cut, pairs_of
-from kernels.compression.exact import let_results_cross
-from kernels.compression.forms import FixedRange, Groups, Whole
-from kernels.compression.nodes import call, cone, is_pure, without_unused
+from actfit.kernels.compression.cut import Cut, pairs_of
+from actfit.kernels.compression.exact import let_results_cross
+from actfit.kernels.compression.forms import FixedRange, Groups, Whole
+from actfit.kernels.compression.nodes import call, cone, is_pure, without_unused
 
 aten = torch.ops.aten
 ALWAYS = 0

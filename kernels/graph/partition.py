@@ -7,19 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.crossing import Graph
-from kernels.compression.cut import Cut, cut_of, pairs_of, site_names
-from kernels.compression.forms import SMALLEST, Bits, Form, Whole
-from kernels.compression.layout import hint, layout_of
-from kernels.compression.nodes import is_drawn, is_product
-from kernels.compression.splice import crossings
-from kernels.graph import private
-from kernels.graph.codes import put_codes
-from kernels.graph.norms import on_fixed_range, with_exact_scales, with_exact_statistics, without_running_statistics
-from kernels.graph.watch import Watch
-from kernels.graph.ways.apply import apply
-from kernels.graph.ways.way import Way
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
+from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
+from actfit.kernels.compression.layout import hint, layout_of
+from actfit.kernels.compression.nodes import is_drawn, is_product
+from actfit.kernels.compression.splice import crossings
+from actfit.kernels.graph import private
+from actfit.kernels.graph.codes import put_codes
+from actfit.kernels.graph.norms import (
+    on_fixed_range,
+    with_exact_scales,
+    with_exact_statistics,
+    without_running_statistics,
+)
+from actfit.kernels.graph.watch import Watch
+from actfit.kernels.graph.ways.apply import apply
+from actfit.kernels.graph.ways.way import Way
+from actfit.kernels.methods.every_tensor import EveryTensor
 
 aten = torch.ops.aten
 # As dear as products, or not the same each time: sums in an order that varies, sorting, scans, rows of large tables.

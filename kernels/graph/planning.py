@@ -8,25 +8,25 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx, nn
 
-from kernels.compression.cut import Cut
-from kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
-from kernels.compression.planning import as_seen, seen_as
-from kernels.compression.splice import let_cross
-from kernels.graph.again import Inputs
-from kernels.graph.codes import decode, encode, replace_codes
-from kernels.graph.engine import Engine
-from kernels.graph.execute import Run
-from kernels.graph.install import install, removed
-from kernels.graph.partition import Partitioner
-from kernels.graph.units import units
-from kernels.memory.compiled import saved_of
-from kernels.memory.step import run_step
-from kernels.memory.storages import addresses, storages
-from kernels.methods.every_tensor import EveryTensor
-from kernels.methods.planned import Planned, in_model
-from kernels.planning.sensitivity import Gradients, Trials
-from kernels.planning.step import History, Step
-from kernels.planning.task import Blocks, Task
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
+from actfit.kernels.compression.planning import as_seen, seen_as
+from actfit.kernels.compression.splice import let_cross
+from actfit.kernels.graph.again import Inputs
+from actfit.kernels.graph.codes import decode, encode, replace_codes
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.execute import Run
+from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.units import units
+from actfit.kernels.memory.compiled import saved_of
+from actfit.kernels.memory.step import run_step
+from actfit.kernels.memory.storages import addresses, storages
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.methods.planned import Planned, in_model
+from actfit.kernels.planning.sensitivity import Gradients, Trials
+from actfit.kernels.planning.step import History, Step
+from actfit.kernels.planning.task import Blocks, Task
 
 OBSERVED = 4  # bits of codes in a step that is observed
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from kernels import private
-from kernels.compression.private import of_tracing
-from kernels.errors import KernelError
+from actfit.kernels import private
+from actfit.kernels.compression.private import of_tracing
+from actfit.kernels.errors import KernelError
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import SymInt, Tensor, fx
 
-from kernels.compression.nodes import is_mutable
-from kernels.errors import KernelError
+from actfit.kernels.compression.nodes import is_mutable
+from actfit.kernels.errors import KernelError
 
 aten = torch.ops.aten
 

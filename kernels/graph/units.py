@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from kernels.errors import KernelError
-from kernels.memory.measure import has_forward
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.measure import has_forward
 
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernels import private
-from kernels.compression.cut import Cut
-from kernels.engine.pieces import bytes_of
-from kernels.graph.codes import decode, encode, flat_of, replace_codes
-from kernels.methods.planned import in_model
-from kernels.planning.decoded import relative_error
-from kernels.planning.sensitivity import like_site
-from kernels.text import table
+from actfit.kernels import private
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.engine.pieces import bytes_of
+from actfit.kernels.graph.codes import decode, encode, flat_of, replace_codes
+from actfit.kernels.methods.planned import in_model
+from actfit.kernels.planning.decoded import relative_error
+from actfit.kernels.planning.sensitivity import like_site
+from actfit.kernels.text import table
 
 TIMES = 2  # the planned error, above which a plan is no longer of this model
 PIECE, PIECES = 1 << 16, 8  # elements of a piece, nearly, and how many pieces of a tensor are read

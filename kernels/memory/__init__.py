@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from coefficients.lazy import lazily
+from actfit.coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from kernels.memory.allocator import Allocated
-    from kernels.memory.measure import saved_bytes
-    from kernels.memory.recorder import Recorder
-    from kernels.memory.saved import Group, Saved, SavedTensor, Saver
-    from kernels.memory.step import peak_bytes
+    from actfit.kernels.memory.allocator import Allocated
+    from actfit.kernels.memory.measure import saved_bytes
+    from actfit.kernels.memory.recorder import Recorder
+    from actfit.kernels.memory.saved import Group, Saved, SavedTensor, Saver
+    from actfit.kernels.memory.step import peak_bytes
 
 __all__ = ["Allocated", "Group", "Recorder", "Saved", "SavedTensor", "Saver", "peak_bytes", "saved_bytes"]
 

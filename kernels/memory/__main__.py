@@ -1,12 +1,12 @@
-"""python -m kernels.memory: what a model saves for backward, as it is and by `compress`."""
+"""actfit memory: what a model saves for backward, as it is and by `compress`."""
 
-from coefficients import command
+from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from kernels.errors import KernelError
-from kernels.memory.options import check, parser, ways, whole
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.options import check, parser, ways, whole
 
 if __name__ == "__main__":
     command.early("memory", lambda: check(parser().parse_args()), (KernelError,))
@@ -22,17 +22,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coefficients import progress
-from kernels import private
-from kernels.graph.handle import Handle, compress
-from kernels.graph.ways.policies import method_of
-from kernels.memory import zoo
-from kernels.memory.making import line
-from kernels.memory.measure import saved_bytes
-from kernels.memory.planned import PlanAndFront, plan_for_budget
-from kernels.memory.saved import Saved, picture, size
-from kernels.memory.step import peak_bytes
-from kernels.planning.plan import Plan
+from actfit.coefficients import progress
+from actfit.kernels import private
+from actfit.kernels.graph.handle import Handle, compress
+from actfit.kernels.graph.ways.policies import method_of
+from actfit.kernels.memory import zoo
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.measure import saved_bytes
+from actfit.kernels.memory.planned import PlanAndFront, plan_for_budget
+from actfit.kernels.memory.saved import Saved, picture, size
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.planning.plan import Plan
 
 PEAK = (
     "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors; the"
@@ -108,7 +108,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
     except Exception as error:
         raise KernelError(
             f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
-            f" {line(error)}; kernels.saved_bytes in Python runs it for real"
+            f" {line(error)}; actfit.saved_bytes in Python runs it for real"
         ) from error
 
 

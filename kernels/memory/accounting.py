@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from kernels import private
-from kernels.errors import KernelError
-from kernels.names import ACCOUNTINGS
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError
+from actfit.kernels.names import ACCOUNTINGS
 
 Within = Callable[[], AbstractContextManager[Any]]
 aten = torch.ops.aten

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from kernels import private
-from kernels.memory.allocator import growth
-from kernels.memory.saved import Saved, SavedTensor, Saver
-from kernels.memory.storages import storages, tensors
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels import private
+from actfit.kernels.memory.allocator import growth
+from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
+from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.methods.every_tensor import EveryTensor
 
 
 def is_compiled(model: Any) -> bool:
@@ -39,7 +39,7 @@ def outside_graphs(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:
-    """Inductor's settings of all parts of a model or function that were compiled with `compression.options(...)`.
+    """Inductor's settings of all parts of a model or function that were compiled with `actfit.options(...)`.
 
     They are known without importing `kernels.compression`, and so Inductor, which takes seconds.
     """

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels import private
+from actfit.kernels import private
 
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
 

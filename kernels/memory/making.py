@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kernels import private
+from actfit.kernels import private
 
 
 def imported(module: str, attribute: str) -> Any:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels.errors import KernelError
-from kernels.memory.accounting import Within, within_of
-from kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
-from kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
-from kernels.memory.making import line
-from kernels.memory.recorder import Births, Recorder
-from kernels.memory.saved import Saved
-from kernels.memory.storages import addresses
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.accounting import Within, within_of
+from actfit.kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
+from actfit.kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.recorder import Births, Recorder
+from actfit.kernels.memory.saved import Saved
+from actfit.kernels.memory.storages import addresses
 
 
 def saved_bytes(

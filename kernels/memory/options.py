@@ -3,15 +3,15 @@
 import argparse
 from typing import Any
 
-from coefficients import command
-from kernels.errors import KernelError
-from kernels.methods.every_tensor import EveryTensor
-from kernels.methods.registry import DEFAULT
-from kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
-from kernels.planning.budget import check as check_budget
-from kernels.planning.goals import GOALS
+from actfit.coefficients import command
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
+from actfit.kernels.planning.budget import check as check_budget
+from actfit.kernels.planning.goals import GOALS
 
-PROG = "python -m kernels.memory"
+PROG = "actfit memory"
 FORMATS = ("table", "json")
 DEFAULT_BITS = 4
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
@@ -87,7 +87,7 @@ def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--save",
         metavar="FILE",
-        help="write the plan, for compress(model, plan=FILE) or compression.options(plan=FILE)",
+        help="write the plan, for compress(model, plan=FILE) or actfit.options(plan=FILE)",
     )
 
 

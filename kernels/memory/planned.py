@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels.memory import zoo
-from kernels.planning.batches import call_of
-from kernels.planning.budget import check
-from kernels.planning.fronts import Front, front_of
-from kernels.planning.make import kind_of, plan_of
-from kernels.planning.plan import Plan
+from actfit.kernels.memory import zoo
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.budget import check
+from actfit.kernels.planning.fronts import Front, front_of
+from actfit.kernels.planning.make import kind_of, plan_of
+from actfit.kernels.planning.plan import Plan
 
 SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels.memory.plain import MLP, Block, vgg
+from actfit.kernels.memory.plain import MLP, Block, vgg
 
 
 @dataclass(frozen=True)

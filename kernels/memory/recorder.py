@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from kernels import private
-from kernels.memory.compiled import outside_graphs
-from kernels.memory.saved import Saved, SavedTensor, Saver
-from kernels.memory.storages import addresses, operand_storages, storages
-from kernels.methods.method import SavedBy
+from actfit.kernels import private
+from actfit.kernels.memory.compiled import outside_graphs
+from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
+from actfit.kernels.memory.storages import addresses, operand_storages, storages
+from actfit.kernels.methods.method import SavedBy
 
 GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)

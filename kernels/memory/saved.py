@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from coefficients.pictures import FORMATS, SALT, undated
-from kernels.errors import KernelError
+from actfit.coefficients.pictures import FORMATS, SALT, undated
+from actfit.kernels.errors import KernelError
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -10,13 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from kernels import private
-from kernels.errors import KernelError, shown
-from kernels.memory.accounting import Within, within_of
-from kernels.memory.isolated import forget_fakes, on_fakes, train
-from kernels.memory.making import line
-from kernels.memory.operations import operations
-from kernels.memory.storages import operand_storages, storages, tensors
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.accounting import Within, within_of
+from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.operations import operations
+from actfit.kernels.memory.storages import operand_storages, storages, tensors
 
 Loss = Callable[..., Tensor]
 

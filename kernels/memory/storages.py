@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels import private
-from kernels.torch_state import is_wrapper
+from actfit.kernels import private
+from actfit.kernels.torch_state import is_wrapper
 
 
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:

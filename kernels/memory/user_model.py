@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels import private
-from kernels.errors import KernelError
-from kernels.memory.making import building, imported, line
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.making import building, imported, line
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 

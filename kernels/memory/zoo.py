@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels.errors import KernelError
-from kernels.memory.making import building, imported
-from kernels.memory.plain import ACTIVATIONS
-from kernels.memory.recipes import RECIPES, Recipe
-from kernels.memory.user_model import Built, user_model
-from kernels.names import ATTENTION
-from kernels.names import DTYPES as DTYPE_NAMES
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.making import building, imported
+from actfit.kernels.memory.plain import ACTIVATIONS
+from actfit.kernels.memory.recipes import RECIPES, Recipe
+from actfit.kernels.memory.user_model import Built, user_model
+from actfit.kernels.names import ATTENTION
+from actfit.kernels.names import DTYPES as DTYPE_NAMES
 
 SEQUENCES = ("tokens", "tokens and images", "vectors")
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}

@@ -11,7 +11,7 @@ from math import exp, pi, sqrt
 from statistics import NormalDist
 from typing import ClassVar
 
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.methods.every_tensor import EveryTensor
 
 
 class ApproximateActivations(EveryTensor):

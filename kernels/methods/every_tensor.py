@@ -6,8 +6,8 @@ Any tensor is coded, as in GACT (Liu et al., 2022). Knowledge of the calls that 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.errors import KernelError, shown
-from kernels.methods.method import WithoutKernel, check_bits
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.method import WithoutKernel, check_bits
 
 ROUNDINGS = ("nearest", "stochastic")
 BITS = range(2, 9)

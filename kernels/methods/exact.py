@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.methods.stock import Stock
+from actfit.kernels.methods.stock import Stock
 
 
 @dataclass(frozen=True)
 class Exact(Stock):
-    """For `kernels.swiglu` and the other gates; PyTorch's own function runs where nothing is saved."""
+    """For `actfit.functional.swiglu` and the other gates; PyTorch's own function runs where nothing is saved."""
 
     name: ClassVar[str] = "exact"

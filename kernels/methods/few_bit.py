@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernels.errors import KernelError
-from kernels.methods.from_table import FromTable
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, KernelSpec, check_bits
-from kernels.methods.storage import CODES, TABLE_CODES, Storage
-from kernels.methods.table import Table, read_table
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.from_table import FromTable
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Elements, KernelSpec, check_bits
+from actfit.kernels.methods.storage import CODES, TABLE_CODES, Storage
+from actfit.kernels.methods.table import Table, read_table
 
 DEFAULT_BITS = 3
 MAX_BITS = 8
@@ -55,7 +55,7 @@ class FewBit(FromTable):
         return (
             f"method='fewbit' must have a function whose f' has a bound, got {function.name}: the last level of a table"
             " is as good as none beyond it; use method='invact' or 'forward-ad', or fit a table for the range of your"
-            f" data: python -m fitting.fewbit --fn {function.name} --bits {self.bits} --domain A B --out mine.json, and"
+            f" data: actfit fewbit --fn {function.name} --bits {self.bits} --domain A B --out mine.json, and"
             " give coefficients='mine.json'"
         )
 
@@ -88,6 +88,6 @@ class FewBit(FromTable):
             flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
             raise KernelError(
                 f"method='fewbit' has tables for the default parameters of {function.name}, got {given}; make one:"
-                f" python -m fitting.fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
+                f" actfit fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
                 " coefficients='mine.json'"
             )

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, Method
-from kernels.methods.storage import DERIVATIVE, Storage
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Elements, Method
+from actfit.kernels.methods.storage import DERIVATIVE, Storage
 
 
 @dataclass(frozen=True)

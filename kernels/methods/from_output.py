@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernels.errors import KernelError, shown
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, Method, is_width
-from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Storage
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Elements, Method, is_width
+from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Storage
 
 ELEMENT, FINER_ELEMENT = "derivative_from_output", "derivative_from_finer_output"
 BITS = range(1, 3)

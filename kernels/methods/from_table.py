@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from coefficients import CoefficientError
-from kernels.errors import KernelError
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Method
-from kernels.methods.table import own_document
+from actfit.coefficients import CoefficientError
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Method
+from actfit.kernels.methods.table import own_document
 
 
 @dataclass(frozen=True)

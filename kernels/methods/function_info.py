@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coefficients.cut_output import CutOutput
+from actfit.coefficients.cut_output import CutOutput
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """The functions that have kernels."""
 
-from kernels.errors import KernelError
-from kernels.generated.functions import FUNCTIONS as FUNCTIONS
-from kernels.methods.function_info import FunctionInfo
+from actfit.kernels.errors import KernelError
+from actfit.kernels.generated.functions import FUNCTIONS as FUNCTIONS
+from actfit.kernels.methods.function_info import FunctionInfo
 
 
 def function_info(name: str) -> FunctionInfo:

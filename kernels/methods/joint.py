@@ -1,16 +1,16 @@
-"""What `kernels.ActLinear` saves with `bits`: a joint code of x, by which backward looks up f'(x) and f(x)."""
+"""What `actfit.nn.ActLinear` saves with `bits`: a joint code of x, by which backward looks up f'(x) and f(x)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coefficients import CoefficientError
-from kernels.errors import KernelError
-from kernels.methods.from_table import FromTable
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, KernelSpec, check_bits
-from kernels.methods.storage import TABLE_CODES, Storage
-from kernels.methods.table import Table, read_joint
+from actfit.coefficients import CoefficientError
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.from_table import FromTable
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Elements, KernelSpec, check_bits
+from actfit.kernels.methods.storage import TABLE_CODES, Storage
+from actfit.kernels.methods.table import Table, read_joint
 
 SHIPPED_BITS = range(2, 9)
 COMPONENTS = ("derivatives", "outputs")
@@ -53,8 +53,8 @@ class Joint(FromTable):
             self.table(function)
         except CoefficientError:
             raise KernelError(
-                f"bits must go with a function that has joint codes, got {function.name}; make one: python -m"
-                f" fitting.fewbit --fn {function.name} --bits {self.bits} --joint --out mine.json, and give"
+                f"bits must go with a function that has joint codes, got {function.name}; make one: actfit"
+                f" fewbit --fn {function.name} --bits {self.bits} --joint --out mine.json, and give"
                 " coefficients='mine.json'"
             ) from None
         return KernelSpec(function, self)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from kernels.errors import KernelError, shown
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.storage import Storage
-from kernels.methods.table import Table
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.storage import Storage
+from actfit.kernels.methods.table import Table
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -103,7 +103,7 @@ class Method(ABC):
         return function.rounded_for == "x"
 
     def arguments(self) -> dict[str, Any]:
-        """The method as `kernels.functional` and `kernels.modules` take it."""
+        """The method as `actfit.functional` and `actfit.nn` take it."""
         return {"method": self.name}
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from kernels.methods.every_tensor import BITS, EveryTensor
+from actfit.kernels.methods.every_tensor import BITS, EveryTensor
 
 WIDTHS = tuple(BITS)  # bits that a plan may give to a tensor
 

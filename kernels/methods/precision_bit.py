@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.errors import KernelError
-from kernels.methods.from_output import FromOutput
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.storage import MARKED_OUTPUT, Storage
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.storage import MARKED_OUTPUT, Storage
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kernels.errors import KernelError, shown
-from kernels.methods.few_bit import FewBit
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.from_output import FromOutput
-from kernels.methods.method import Method
-from kernels.methods.precision_bit import PrecisionBit
-from kernels.methods.stock import Stock
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.methods.few_bit import FewBit
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
+from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.method import Method
+from actfit.kernels.methods.precision_bit import PrecisionBit
+from actfit.kernels.methods.stock import Stock
 
-# Methods of single functions and modules: kernels.functional and kernels.modules take these and stock.
+# Methods of single functions and modules: actfit.functional and actfit.nn take these and stock.
 ELEMENTWISE: dict[str, type[Method]] = {
     method.name: method for method in (ForwardDerivative, FewBit, FromOutput, PrecisionBit)
 }
@@ -41,7 +41,7 @@ def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Met
     for option in given:
         if option not in known[name].options:
             takers = [repr(method.name) for method in known.values() if option in method.options]
-            hint = "; codegen.elementwise(f, coefficients=file) takes formulas" if option == "coefficients" else ""
+            hint = "; actfit.elementwise(f, coefficients=file) takes formulas" if option == "coefficients" else ""
             raise KernelError(f"{option} must go with method={' or '.join(takers)}, got method={name!r}{hint}")
     return known[name](**given)
 

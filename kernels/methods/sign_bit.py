@@ -1,13 +1,13 @@
-"""What `kernels.ActLinear` saves: y - min f with the branch in its sign, for f' and for the linear layer."""
+"""What `actfit.nn.ActLinear` saves: y - min f with the branch in its sign, for f' and for the linear layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.errors import KernelError
-from kernels.methods.from_output import FromOutput
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.storage import SIGNED_OUTPUT, Storage
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.storage import SIGNED_OUTPUT, Storage
 
 
 @dataclass(frozen=True)

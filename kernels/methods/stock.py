@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.methods.method import WithoutKernel
+from actfit.kernels.methods.method import WithoutKernel
 
 
 @dataclass(frozen=True)

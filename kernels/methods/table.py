@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from coefficients import CoefficientError, load
-from coefficients.reference import check_function, check_numbers
-from kernels.errors import KernelError
-from kernels.methods.function_info import FunctionInfo
+from actfit.coefficients import CoefficientError, load
+from actfit.coefficients.reference import check_function, check_numbers
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.function_info import FunctionInfo
 
 
 def largest_float32(border: float) -> float:
@@ -62,7 +62,7 @@ class Table:
         return [*borders, *self.codes, *[0] * (size - len(self.codes)), *self.levels]
 
 
-_OTHERS = " codegen.elementwise(f, coefficients=file) takes those of any function"
+_OTHERS = " actfit.elementwise(f, coefficients=file) takes those of any function"
 
 
 def own_document(path: str, method: str, function: FunctionInfo, parameters: Mapping[str, float]) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ def own_document(path: str, method: str, function: FunctionInfo, parameters: Map
         reason = os.strerror(error.errno or 0)
         raise KernelError(f"coefficients must be a file that can be read, got {path!r}: {reason}") from None
     except CoefficientError as error:
-        raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
+        raise KernelError(f"coefficients must be a file that `actfit check` accepts: {error}") from None
     got = f"{document['method']} of {document['function']['name']}"
     if document["method"] != method or document["function"]["name"] != function.name:
         raise KernelError(f"coefficients must be a {method} file of {function.name}, got {got} ({path});{_OTHERS}")

@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from kernels import private
+from actfit.kernels import private
 
 T = TypeVar("T")
 # Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.memory.measure import has_forward
+from actfit.kernels.memory.measure import has_forward
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:

@@ -4,8 +4,8 @@ import re
 from math import inf
 from typing import Any
 
-from kernels.errors import KernelError, shown
-from kernels.planning.limits import Limits
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.planning.limits import Limits
 
 _UNITS = {"": 1, **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)} | {"b": 1}

@@ -14,8 +14,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from kernels.methods.expected_error import expected_error
-from kernels.methods.planned import WIDTHS
+from actfit.kernels.methods.expected_error import expected_error
+from actfit.kernels.methods.planned import WIDTHS
 
 # Of the error of normally distributed values. Uniformly distributed ones, and those behind a ReLU, have .73 and .76.
 LEAST = 0.75

@@ -10,20 +10,20 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from coefficients.pictures import SALT, undated
-from kernels.errors import KernelError, shown
-from kernels.memory.saved import UNITS, picture, size
-from kernels.memory.step import Loss
-from kernels.methods.planned import WIDTHS
-from kernels.planning.batches import call_of
-from kernels.planning.limits import Limits
-from kernels.planning.make import kind_of, reported
-from kernels.planning.plan import Plan
-from kernels.planning.sensitivity import Bits, SiteErrors
-from kernels.planning.solve import error_of, everywhere, solve
-from kernels.planning.step import Step
-from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
-from kernels.planning.values import Bytes
+from actfit.coefficients.pictures import SALT, undated
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.saved import UNITS, picture, size
+from actfit.kernels.memory.step import Loss
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.make import kind_of, reported
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.sensitivity import Bits, SiteErrors
+from actfit.kernels.planning.solve import error_of, everywhere, solve
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task
+from actfit.kernels.planning.values import Bytes
 
 By = Literal["kept", "peak"]
 COUNT = 12  # budgets that are solved for

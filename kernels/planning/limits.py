@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.planning.step import Step
+    from actfit.kernels.planning.step import Step
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,24 @@ from typing import Any
 
 from torch import nn
 
-from coefficients.progress import shown as shown_progress
-from kernels.errors import KernelError, shown
-from kernels.memory.saved import size
-from kernels.memory.step import Loss
-from kernels.methods.planned import WIDTHS
-from kernels.planning.batches import call_of
-from kernels.planning.budget import check, limits
-from kernels.planning.goals import GOALS, Goal
-from kernels.planning.limits import Limits
-from kernels.planning.modules import repeated_modules
-from kernels.planning.plan import Plan
-from kernels.planning.safety import checked
-from kernels.planning.search import Candidate, search, smallest, with_fewest
-from kernels.planning.sensitivity import Bits, SiteErrors
-from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
-from kernels.planning.step import Step
-from kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
-from kernels.planning.values import Bytes, Errors, PlannedSite
+from actfit.coefficients.progress import shown as shown_progress
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.saved import size
+from actfit.kernels.memory.step import Loss
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.budget import check, limits
+from actfit.kernels.planning.goals import GOALS, Goal
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.modules import repeated_modules
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.safety import checked
+from actfit.kernels.planning.search import Candidate, search, smallest, with_fewest
+from actfit.kernels.planning.sensitivity import Bits, SiteErrors
+from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 
 STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
 
@@ -78,7 +78,7 @@ def make_plan(
         A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
         measured on it if the model itself is too large.
     compiled
-        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`, not for `compress`;
+        Whether the plan is for `torch.compile`, by `actfit.options(plan=...)`, not for `compress`;
         the budget is then a share.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
@@ -120,10 +120,10 @@ def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str
 def kind_of(compiled: bool) -> type[Task]:
     """The class of tasks for a model that is compiled, or captured by `compress`."""
     if not compiled:
-        from kernels.graph.planning import CapturedTask
+        from actfit.kernels.graph.planning import CapturedTask
 
         return CapturedTask
-    from kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
+    from actfit.kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
 
     return CompiledTask
 

@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from torch import nn
 
-from kernels.errors import KernelError
-from kernels.memory.saved import like
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.saved import like
 
 
 def repeated_modules(model: nn.Module) -> dict[str, int]:

@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from coefficients.files import write_text
-from kernels.errors import KernelError, shown
-from kernels.memory.saved import size
-from kernels.methods.every_tensor import ROUNDINGS
-from kernels.methods.planned import WIDTHS, Planned
-from kernels.planning.goals import GOALS
-from kernels.planning.modules import check_repeated
-from kernels.planning.sensitivity import like_site
-from kernels.planning.values import Bytes, Errors, PlannedSite, checked
+from actfit.coefficients.files import write_text
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.saved import size
+from actfit.kernels.methods.every_tensor import ROUNDINGS
+from actfit.kernels.methods.planned import WIDTHS, Planned
+from actfit.kernels.planning.goals import GOALS
+from actfit.kernels.planning.modules import check_repeated
+from actfit.kernels.planning.sensitivity import like_site
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked
 
 FORMAT = "actfit plan"
 VERSION = 1
@@ -51,7 +51,7 @@ class Plan:
     measured_on
         The model that errors were measured on: "" for the model itself, or a description.
     compiled
-        Whether it is for `torch.compile`, by `compression.options(plan=...)`.
+        Whether it is for `torch.compile`, by `actfit.options(plan=...)`.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
         computed again add to them. None: not known, as of a compiled model, or there are none.
@@ -103,7 +103,7 @@ class Plan:
         if self.compiled:
             raise KernelError(
                 "plan must be for compress, got one of a compiled model, in which other tensors are saved; give it to"
-                " torch.compile(model, options=compression.options(plan=...))"
+                " torch.compile(model, options=actfit.options(plan=...))"
             )
         names = {name for name, _ in model.named_modules(remove_duplicate=False)}  # graphs have any of them
         for module in (*self.recomputed, *(site.name.partition(": ")[0] for site in self.sites)):

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels import private
-from kernels.errors import KernelError
-from kernels.memory.making import line
-from kernels.memory.step import Loss
-from kernels.memory.storages import tensors
-from kernels.methods.every_tensor import SMALLEST, EveryTensor
-from kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
-from kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
-from kernels.planning.task import SAMPLES, in_training
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.step import Loss
+from actfit.kernels.memory.storages import tensors
+from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
+from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
+from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
+from actfit.kernels.planning.task import SAMPLES, in_training
 
 TIMES = 3  # the predicted error, above which a gradient is wrong
 NAMED = 3  # kinds of tensors in a warning

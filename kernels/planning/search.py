@@ -3,13 +3,13 @@
 from math import ceil, floor, inf, log10
 from typing import NamedTuple
 
-from kernels.errors import KernelError
-from kernels.methods.planned import WIDTHS
-from kernels.planning.limits import Limits
-from kernels.planning.sensitivity import SiteErrors
-from kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve, with_fewest_codes
-from kernels.planning.step import Step
-from kernels.planning.task import Blocks, Task, completed
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.sensitivity import SiteErrors
+from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve, with_fewest_codes
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import Blocks, Task, completed
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
 TRIES = 4  # solutions that are checked on other samples

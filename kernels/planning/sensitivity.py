@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kernels.errors import KernelError
-from kernels.memory.saved import like
-from kernels.memory.step import Loss, differentiated
-from kernels.methods.every_tensor import SMALLEST
-from kernels.methods.planned import WIDTHS, in_model
-from kernels.planning.decoded import Decoded
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.saved import like
+from actfit.kernels.memory.step import Loss, differentiated
+from actfit.kernels.methods.every_tensor import SMALLEST
+from actfit.kernels.methods.planned import WIDTHS, in_model
+from actfit.kernels.planning.decoded import Decoded
 
 Bits = Mapping[str, int | None]  # by site
 SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone

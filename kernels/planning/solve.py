@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.errors import KernelError
-from kernels.memory.saved import size
-from kernels.methods.planned import WIDTHS
-from kernels.planning.limits import Limits
-from kernels.planning.sensitivity import Bits, SiteErrors
-from kernels.planning.step import Step
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.saved import size
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.sensitivity import Bits, SiteErrors
+from actfit.kernels.planning.step import Step
 
 BITS_OR_WHOLE: tuple[int | None, ...] = (*WIDTHS, None)
 FLOOR, FLOOR_BITS = 1e-3, 4  # a share of the mean error at so many bits, see `_floor`

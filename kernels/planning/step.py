@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from kernels.memory.step import Living
+from actfit.kernels.memory.step import Living
 
 
 @dataclass(frozen=True)

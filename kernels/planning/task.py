@@ -10,18 +10,18 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import nn
 
-from kernels import private
-from kernels.errors import KernelError
-from kernels.memory.isolated import on_copies, train
-from kernels.memory.measure import trial
-from kernels.memory.step import Living, Loss, check_loss, run_step
-from kernels.methods.every_tensor import MIN_GROUP, SMALLEST
-from kernels.planning.batches import Call, call_of, enough, parts
-from kernels.planning.blocks import recomputing, repeated_blocks
-from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
-from kernels.planning.step import Step
-from kernels.planning.values import Bytes
-from kernels.planning.whole import least_peak
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.isolated import on_copies, train
+from actfit.kernels.memory.measure import trial
+from actfit.kernels.memory.step import Living, Loss, check_loss, run_step
+from actfit.kernels.methods.every_tensor import MIN_GROUP, SMALLEST
+from actfit.kernels.planning.batches import Call, call_of, enough, parts
+from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.values import Bytes
+from actfit.kernels.planning.whole import least_peak
 
 Blocks = Sequence[str]  # names of blocks that are computed again
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
@@ -243,7 +243,7 @@ def not_compiled(model: nn.Module) -> None:
     if private.is_compiled_module(model):
         raise KernelError(
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
-            " give the model itself, and compile it with compression.options(plan=make_plan(..., compiled=True))"
+            " give the model itself, and compile it with actfit.options(plan=make_plan(..., compiled=True))"
         )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, TypeVar
 
-from kernels.errors import shown
-from kernels.memory.saved import size
+from actfit.kernels.errors import shown
+from actfit.kernels.memory.saved import size
 
 T = TypeVar("T")
 WITH_WHOLE_NUMBERS: dict[Any, Any] = {float: int | float, float | None: int | float | None}  # JSON has 1 for 1.0

@@ -6,9 +6,9 @@ is whole. If a step's peak is then, as of the logits of a large vocabulary, it i
 
 from collections.abc import Callable, Set
 
-from kernels.methods.planned import WIDTHS
-from kernels.planning.solve import everywhere
-from kernels.planning.step import Step
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.solve import everywhere
+from actfit.kernels.planning.step import Step
 
 TRIES = 8  # steps that are observed; the models tried needed at most 3
 PART = 8  # Tensors of less than this part of a peak are left in codes: a step takes seconds to observe; our choice.

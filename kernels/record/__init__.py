@@ -5,10 +5,10 @@ Only counts are stored. All histograms have the same bins, so that those of seve
 
 from typing import TYPE_CHECKING
 
-from coefficients.lazy import lazily
+from actfit.coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from kernels.record.histograms import Histogram, recorded
+    from actfit.kernels.record.histograms import Histogram, recorded
 
 __all__ = ["Histogram", "recorded"]
 

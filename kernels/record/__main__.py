@@ -1,12 +1,12 @@
-"""python -m kernels.record mypackage.models:build --out DIR: what each activation of a model is given, as samples."""
+"""actfit record mypackage.models:build --out DIR: what each activation of a model is given, as samples."""
 
-from coefficients import command
+from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from kernels.errors import KernelError
-from kernels.record.options import check, parser
+from actfit.kernels.errors import KernelError
+from actfit.kernels.record.options import check, parser
 
 if __name__ == "__main__":
     command.early("record", lambda: check(parser().parse_args()), (KernelError,))
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from coefficients import progress
-from kernels.memory.making import line
-from kernels.memory.user_model import user_model
-from kernels.record.histograms import Histogram, recorded
+from actfit.coefficients import progress
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.user_model import user_model
+from actfit.kernels.record.histograms import Histogram, recorded
 
 SEED = 0  # of the model's weights, its inputs and its dropout, where the function does not set its own
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from coefficients.files import whole
-from coefficients.functions import CATALOGUE
-from kernels.errors import KernelError
+from actfit.coefficients.files import whole
+from actfit.coefficients.functions import CATALOGUE
+from actfit.kernels.errors import KernelError
 
 PER_OCTAVE = 32  # bins from each power of two to the next: each is 2 % to 3 % wide
 OCTAVES = range(-24, 24)  # of |x|; smaller values count as 0, larger ones in the last bin
@@ -87,7 +87,7 @@ class Histogram:
         return values
 
     def save(self, path: str | PathLike[str], count: int = SAMPLES) -> None:
-        """Write `samples` to a .npy file, whole or not at all, as --weight of `python -m fitting.fewbit` takes it."""
+        """Write `samples` to a .npy file, whole or not at all, as --weight of `actfit fewbit` takes it."""
         if Path(path).suffix != ".npy":
             raise KernelError(f"path must end in .npy, got {str(path)!r}")
         samples = self.samples(count)

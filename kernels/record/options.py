@@ -3,18 +3,18 @@
 import argparse
 from pathlib import Path
 
-from coefficients import command
-from coefficients.functions import names
-from kernels.errors import KernelError
+from actfit.coefficients import command
+from actfit.coefficients.functions import names
+from actfit.kernels.errors import KernelError
 
-PROG = "python -m kernels.record"
+PROG = "actfit record"
 FORMATS = ("table", "json")
 
 
 def parser() -> command.Parser:
     """The command's parser."""
     parser = command.Parser(
-        prog=PROG, description="Record what each activation of a model is given, for python -m fitting.fewbit --weight."
+        prog=PROG, description="Record what each activation of a model is given, for actfit fewbit --weight."
     )
     parser.add_argument("model", metavar="MODULE:FUNCTION", help="a function that gives a model and its inputs")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for a file of samples for each activation")

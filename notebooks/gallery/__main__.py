@@ -1,6 +1,6 @@
 """python -m notebooks.gallery: all stored fits on one page, which is a file of its own and loads nothing."""
 
-from coefficients import command
+from actfit.coefficients import command
 from notebooks.gallery.options import check, parser
 
 if __name__ == "__main__":  # before the imports, which take most of the time
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coefficients.files import write_text
-from coefficients.schema import CoefficientError
-from fitting.errors import InputError
+from actfit.coefficients.files import write_text
+from actfit.coefficients.schema import CoefficientError
+from actfit.fitting.errors import InputError
 from notebooks.folder import ready
 from notebooks.gallery.options import NAME
 from notebooks.gallery.page import page

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coefficients.cut_output import CutOutput
-from fitting.words import counted
+from actfit.coefficients.cut_output import CutOutput
+from actfit.fitting.words import counted
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
 
 ACROSS = 4  # numbers a line

@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fitting.fewbit.report import KIND_NAMES
-from fitting.words import counted
+from actfit.fitting.fewbit.report import KIND_NAMES
+from actfit.fitting.words import counted
 from notebooks.gallery.c_array import as_c, branch_names
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import MOST_BITS, Coded, FewBit, Fit, InvAct, Joint

@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from fitting.activations import Activation
-from fitting.activations.tape import Array
-from fitting.fewbit.steps import Steps
-from fitting.invact.branches import Branch, split
-from fitting.invact.document import candidate_of
-from fitting.invact.exact import derivative_from_output
-from fitting.joint.table import Table as JointTable
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.invact.branches import Branch, split
+from actfit.fitting.invact.document import candidate_of
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.joint.table import Table as JointTable
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
 POINTS = 2000

@@ -5,12 +5,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coefficients.store import Entry
-from fitting.activations import Activation
-from fitting.fewbit.table1 import EVEN, printed
-from fitting.invact.engines.papers import ENGINE as PUBLISHED
-from fitting.provenance import own_params
-from fitting.words import counted
+from actfit.coefficients.store import Entry
+from actfit.fitting.activations import Activation
+from actfit.fitting.fewbit.table1 import EVEN, printed
+from actfit.fitting.invact.engines.papers import ENGINE as PUBLISHED
+from actfit.fitting.provenance import own_params
+from actfit.fitting.words import counted
 
 DTYPES = ("bfloat16", "float16", "float32")
 # Of tables on cards, and of joint codes with texts to copy. Texts have a line for each interval, up to 512: those of 5

@@ -7,8 +7,8 @@ from functools import singledispatch
 from sympy import Expr, Symbol
 from sympy.printing.latex import LatexPrinter
 
-from fitting.invact.formula import read
-from fitting.words import counted
+from actfit.fitting.invact.formula import read
+from actfit.fitting.words import counted
 from notebooks.gallery.c_array import branch_names, second_bit, setting
 from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 

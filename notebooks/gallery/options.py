@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from coefficients.command import Misuse, Parser
+from actfit.coefficients.command import Misuse, Parser
 
 DEFAULT = Path("build", "gallery")
 NAME = "index.html"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from coefficients.command import Misuse
+from actfit.coefficients.command import Misuse
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import MOST_BITS
@@ -39,7 +39,7 @@ def page(
         shown.append(shelf)
         cards.append(card(shelf))
     if not shown:
-        raise Misuse(f"no coefficient files in {root} that the page shows; python -m fitting.fewbit --all makes them")
+        raise Misuse(f"no coefficient files in {root} that the page shows; actfit fewbit --all makes them")
     return render(
         "page.html",
         style=_file("style.css") + _panel_rules(max(len(shelf.fits) for shelf in shown)),

@@ -6,11 +6,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from coefficients.store import available, load
-from fitting.activations import Activation
-from fitting.activations.catalogue import CATALOGUE
-from fitting.invact.engines.papers import ENGINE as PUBLISHED
-from fitting.provenance import own_params, stored_function
+from actfit.coefficients.store import available, load
+from actfit.fitting.activations import Activation
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.invact.engines.papers import ENGINE as PUBLISHED
+from actfit.fitting.provenance import own_params, stored_function
 from notebooks.gallery.fits import MOST_BITS, FewBit, Fit, InvAct, Joint, Published
 
 

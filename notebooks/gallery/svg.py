@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup
 
-from fitting.activations.tape import Array
+from actfit.fitting.activations.tape import Array
 from notebooks.gallery.markup import tag
 from notebooks.gallery.numbers import short
 

@@ -2,9 +2,9 @@
 
 import torch
 
+from actfit.coefficients import command
 from benchmarks.training import __main__ as bench
 from benchmarks.training import jobs as training_jobs
-from coefficients import command
 
 CPU = torch.device("cpu")
 QUICK = ("--quick", "--task", "text", "--seeds", "1")

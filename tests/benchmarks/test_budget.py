@@ -2,10 +2,10 @@
 
 import pytest
 
+from actfit import KernelError
+from actfit.coefficients import command
 from benchmarks import budget
 from benchmarks.rows import read_lines
-from coefficients import command
-from kernels import KernelError
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from actfit import KernelError
+from actfit.coefficients import command
 from benchmarks.baselines.hooked import EncodedStorage, saving_codes
 from benchmarks.compression import __main__ as compression
 from benchmarks.compression.meter import measured
@@ -10,8 +12,6 @@ from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
 from benchmarks.compression.ways import CHECKPOINT, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
 from benchmarks.rows import read_lines
-from coefficients import command
-from kernels import KernelError
 
 CPU = torch.device("cpu")
 SIZE = Size(2, 8, 64, 64)

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from actfit.coefficients import command
+from actfit.kernels.engine import reference
 from benchmarks.clock import CpuClock, rounds, time_rows
 from benchmarks.kernels import __main__ as bench
 from benchmarks.kernels import cases
 from benchmarks.kernels import check as kernels_check
 from benchmarks.rows import RESULTS, read
-from coefficients import command
-from kernels.engine import reference
 from tests.kernels.saved import bytes_allocated
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-import kernels
+import actfit
 from benchmarks import memory
 from benchmarks.rows import RESULTS, read_lines
 
@@ -22,7 +22,7 @@ def test_every_row_is_committed() -> None:
 @pytest.mark.slow
 def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor saves both tensors around a GELU unless it may compute it again; ours saves one and a bit."""
-    monkeypatch.setattr(memory, "ACTS", {"nn.GELU": nn.GELU, "invact": kernels.GELU})
+    monkeypatch.setattr(memory, "ACTS", {"nn.GELU": nn.GELU, "invact": actfit.nn.GELU})
     rows = memory.mlps()
     assert [row.median for row in rows] == [9, 9, 5, 1, 5.125, 5.125, 5, 1]
     assert all(COMMITTED[row.what, row.implementation, row.mode] == row.median for row in rows)

@@ -5,13 +5,13 @@ import shutil
 import pytest
 import torch
 
+from actfit import KernelError, saved_bytes
+from actfit.coefficients import command
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rows import read_lines
-from coefficients import command
-from kernels import KernelError, saved_bytes
 
 CPU = torch.device("cpu")
 NO_COMPILER = "torch.compile needs a C++ compiler"

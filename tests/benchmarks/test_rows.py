@@ -9,10 +9,10 @@ from dataclasses import asdict, fields
 import pytest
 import torch
 
+from actfit.coefficients import command
+from actfit.coefficients.store import DATA
 from benchmarks import options, rows, run
 from benchmarks.rows import RESULTS, Row
-from coefficients import command
-from coefficients.store import DATA
 
 FILES = sorted(RESULTS.glob("*/*.jsonl"))
 TYPES = {

@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
+from actfit.coefficients import command
 from benchmarks.training import page as training_page
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
 from benchmarks.training.rows import TrainingRow
-from coefficients import command
 from tests.benchmarks.quick_training import QUICK, quick, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,13 +11,13 @@ import transformers
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from actfit.coefficients import command
 from benchmarks.baselines import actnn
 from benchmarks.compression.meter import measured
 from benchmarks.training import data as training_data
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
 from benchmarks.training.models import loss, rotated
-from coefficients import command
 from tests.benchmarks.quick_training import CPU, quick
 from tests.kernels.saved import bytes_in_graph
 

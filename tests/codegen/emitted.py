@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from codegen.fused import fuse
+from actfit.codegen.fused import fuse
 from tests.codegen.run import module
 
 Made = Callable[..., Tensor]

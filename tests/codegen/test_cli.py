@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from codegen import generated
-from codegen.__main__ import run
-from coefficients.store import DATA
-from fitting.activations import names
+from actfit.codegen import generated
+from actfit.codegen.__main__ import run
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import names
 from tests.codegen.run import module
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_emit_prints_a_module(capsys):
     assert (status, err) == (0, "")
     assert out.startswith('"""silu(x) = x*sigmoid(x)\n')
     assert "Coefficients: coefficients/data/silu/invact-bfloat16.v1.json, sha256 " in out
-    assert "Made by: python -m codegen emit --fn silu\n" in out
+    assert "Made by: actfit emit --fn silu\n" in out
     compile(out, "silu", "exec")
 
 
@@ -79,7 +79,7 @@ def test_all_that_is_shipped_is_what_is_printed(capsys):
 def test_a_fit_of_ones_own(capsys, tmp_path):
     fit = tmp_path / "steep.json"
     words = ["--expr", "x*sigmoid(2*x)", "--name", "steep"]
-    command = [sys.executable, "-m", "fitting.fewbit", *words, "--bits", "2", "--out", str(fit), "--quiet"]
+    command = [sys.executable, "-m", "actfit.fitting.fewbit", *words, "--bits", "2", "--out", str(fit), "--quiet"]
     subprocess.run(command, cwd=ROOT, check=True)
     status, out, err = ask(capsys, "emit", *words, "--method", "fewbit", "--coefficients", str(fit))
     assert (status, err) == (0, "")
@@ -133,7 +133,7 @@ def test_check_sees_what_was_changed(capsys, folder, remembered):
     assert f"{folder / 'relu_triton.py'}: differs from what is emitted, first in line" in out
     assert f"{folder / 'gelu_torch.py'}: is missing" in out
     assert f"{folder / 'mine.py'}: no function of the catalogue emits this file" in out
-    assert out.endswith(f"{len(texts)} files, 3 bad; to write them anew: python -m codegen emit --all\n")
+    assert out.endswith(f"{len(texts)} files, 3 bad; to write them anew: actfit emit --all\n")
     status, out, _ = ask(capsys, "emit", "--all")
     assert status == 0
     assert "mine.py is not an emitted file" in out
@@ -235,8 +235,8 @@ HOSTILE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("expression", HOSTILE)
 def test_hostile_numbers_are_one_line_in_every_command(expression, capsys, tmp_path, monkeypatch):
-    from fitting.fewbit.__main__ import run as fewbit
-    from fitting.invact.__main__ import run as invact
+    from actfit.fitting.fewbit.__main__ import run as fewbit
+    from actfit.fitting.invact.__main__ import run as invact
 
     monkeypatch.chdir(tmp_path)
     for command, words in (

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 
+from actfit.codegen import generated
+from actfit.codegen.closed import CLOSED
+from actfit.codegen.elements import derivative_from_output
+from actfit.codegen.module import torch_module, torch_texts
+from actfit.codegen.options import METHODS
+from actfit.codegen.options import method as method_of
+from actfit.codegen.standalone import Request, emit
+from actfit.codegen.subject import DTYPES, Subject, of_catalogue, of_one
+from actfit.coefficients import load
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.table import largest_float32
 from benchmarks.baselines.oracle import all_inputs
-from codegen import generated
-from codegen.closed import CLOSED
-from codegen.elements import derivative_from_output
-from codegen.module import torch_module, torch_texts
-from codegen.options import METHODS
-from codegen.options import method as method_of
-from codegen.standalone import Request, emit
-from codegen.subject import DTYPES, Subject, of_catalogue, of_one
-from coefficients import load
-from coefficients.store import DATA
-from fitting.activations import from_expression, get, names
-from fitting.errors import InputError
-from kernels.engine import launch, reference
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.table import largest_float32
 from tests.codegen.run import module
 from tests.kernels.specs import spec
 
@@ -236,7 +236,7 @@ def changed(change, monkeypatch):
     """GELU with a coefficient file as somebody might hand it to us, had it passed the checks of its reader."""
     document = json.loads(json.dumps(load("gelu", "invact-bfloat16")))
     change(document["solution"]["branches"][0])
-    monkeypatch.setattr("codegen.subject.load", lambda path: document)
+    monkeypatch.setattr("actfit.codegen.subject.load", lambda path: document)
     return of_one(get("gelu"), Path("hostile.json"))
 
 

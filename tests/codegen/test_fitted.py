@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from codegen import elementwise
-from coefficients import load
-from coefficients.document import seal
-from coefficients.store import write
-from fitting.activations import from_expression
-from fitting.fewbit.document import to_document
-from fitting.fewbit.solve import fit
-from kernels import KernelError, functional, saved_bytes
-from kernels.engine import launch, reference
-from kernels.methods.method import spec_of
+from actfit import KernelError, elementwise, functional, saved_bytes
+from actfit.coefficients import load
+from actfit.coefficients.document import seal
+from actfit.coefficients.store import write
+from actfit.fitting.activations import from_expression
+from actfit.fitting.fewbit.document import to_document
+from actfit.fitting.fewbit.solve import fit
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.methods.method import spec_of
 
 
 def snake(x: Tensor, a: float = 1.5) -> Tensor:
@@ -148,11 +147,11 @@ def pair(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_modules_and_functionals_say_who_takes_other_files(path: Path) -> None:
-    with pytest.raises(KernelError, match=r"got 'snake'; for one of your own: codegen.elementwise"):
+    with pytest.raises(KernelError, match=r"got 'snake'; for one of your own: actfit.elementwise"):
         functional.activation("snake", torch.randn(3))
-    with pytest.raises(KernelError, match=r"of gelu, got fewbit of snake \(.*\); codegen.elementwise\(f, coeff"):
+    with pytest.raises(KernelError, match=r"of gelu, got fewbit of snake \(.*\); actfit.elementwise\(f, coeff"):
         functional.gelu(torch.randn(3), method="fewbit", coefficients=path)
     with pytest.raises(
-        KernelError, match=r"got method='invact'; codegen.elementwise\(f, coefficients=file\) takes form"
+        KernelError, match=r"got method='invact'; actfit.elementwise\(f, coefficients=file\) takes form"
     ):
         functional.gelu(torch.randn(3), method="invact", coefficients=path)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from actfit.codegen import disassembly
+from actfit.codegen import inspect as inspecting
+from actfit.codegen.costs import Report
+from actfit.codegen.inspect import inspect
+from actfit.codegen.machine import predict
+from actfit.codegen.options import method
+from actfit.fitting.errors import InputError
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import KernelSpec
 from benchmarks import slack
-from codegen import disassembly
-from codegen import inspect as inspecting
-from codegen.costs import Report
-from codegen.inspect import inspect
-from codegen.machine import predict
-from codegen.options import method
-from fitting.errors import InputError
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec
 from tests.codegen.run import script
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ TWO_BITS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")
 # In a process of its own: others may have set Triton's interpreter here.
 COMPILE = """
 import json, sys
-from codegen.inspect import inspect, offsets
-from codegen.options import method as method_of
+from actfit.codegen.inspect import inspect, offsets
+from actfit.codegen.options import method as method_of
 reports = []
 for function, method, bits in json.loads(sys.argv[1]):
     for report in inspect(function, method_of(method, bits or None), "bfloat16", "sm_90"):
@@ -140,7 +140,7 @@ def test_offsets_have_64_bits(compiled):
 
 @needs_torch
 def test_kernels_are_compiled_as_they_run():
-    from kernels.engine import launch
+    from actfit.kernels.engine import launch
 
     assert (launch.ROWS, launch.OPTIONS["num_warps"]) == (inspecting.ROWS, inspecting.WARPS)
     assert inspecting.OPTIONS is launch.OPTIONS

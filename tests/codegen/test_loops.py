@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from codegen.generated import FOLDER
-from codegen.loops import _Scalars, loops_of
-from codegen.subject import of_catalogue
-from kernels.engine.from_output import derivative_from_output
-from kernels.methods.functions import FUNCTIONS
+from actfit.codegen.generated import FOLDER
+from actfit.codegen.loops import _Scalars, loops_of
+from actfit.codegen.subject import of_catalogue
+from actfit.kernels.engine.from_output import derivative_from_output
+from actfit.kernels.methods.functions import FUNCTIONS
 from tests.kernels.specs import spec
 
 numba = pytest.importorskip("numba")
@@ -35,7 +35,7 @@ def of_both_branches(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def by_loop(name: str, y: np.ndarray, on_right: np.ndarray) -> np.ndarray:
     result = np.full_like(y, 9)
-    import_module(f"kernels.generated.{name}_loops").from_output(y, on_right, result)
+    import_module(f"actfit.kernels.generated.{name}_loops").from_output(y, on_right, result)
     return result
 
 
@@ -61,7 +61,7 @@ def test_a_result_does_not_depend_on_its_neighbours(name: str) -> None:
 @pytest.mark.parametrize("name", ["gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in TWO_BRANCHES[1:])])
 def test_a_loop_has_vector_instructions(name: str) -> None:
     """A call, a check of a division or a number in float64 would keep Numba from them, and nothing else would tell."""
-    loop = import_module(f"kernels.generated.{name}_loops").from_output
+    loop = import_module(f"actfit.kernels.generated.{name}_loops").from_output
     again = numba.jit(**loop.targetoptions)(loop.py_func)  # a cached one has no text
     y, on_right = of_both_branches(name)
     again(y, on_right, np.empty_like(y))
@@ -77,7 +77,7 @@ def test_functions_without_two_fitted_branches_have_no_loop() -> None:
 
 def test_powers_of_two() -> None:
     """Off by the polynomial's 2**-26, by 2**-25 for each of its last two sums, and by twice that for the product."""
-    loops = import_module("kernels.generated.gelu_loops")
+    loops = import_module("actfit.kernels.generated.gelu_loops")
     random = np.random.default_rng(0).uniform(-126, 127, 2000)
     x = np.float32([*random, *random / 100, *range(-126, 128), *np.arange(-3.5, 4)])
     got = [float(loops.exp2(number)) for number in x]

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from codegen import infinities
-from codegen.__main__ import run
-from codegen.emulation import Emulation
-from codegen.module import primitive_function
-from codegen.overflow import points, reach
-from codegen.standalone import Request, emit
-from codegen.subject import DTYPES, Subject, of_catalogue
-from codegen.torch_primitives import TORCH
-from fitting.activations import from_expression, names
-from fitting.activations.calculus import values
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from kernels.methods.forward_derivative import ForwardDerivative
+from actfit.codegen import infinities
+from actfit.codegen.__main__ import run
+from actfit.codegen.emulation import Emulation
+from actfit.codegen.module import primitive_function
+from actfit.codegen.overflow import points, reach
+from actfit.codegen.standalone import Request, emit
+from actfit.codegen.subject import DTYPES, Subject, of_catalogue
+from actfit.codegen.torch_primitives import TORCH
+from actfit.fitting.activations import from_expression, names
+from actfit.fitting.activations.calculus import values
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
 from tests.codegen.run import module
 from tests.codegen.test_emit import TORCH_DTYPES, run_triton
 
@@ -191,8 +191,8 @@ def test_the_catalogue_reaches_all_numbers_or_no_nan(name):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["gelu", "mish", "gelu_tanh", "elu", "hardswish", "softsign"])
 def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
-    from codegen import elements
-    from codegen.overflow import _with_primitives
+    from actfit.codegen import elements
+    from actfit.codegen.overflow import _with_primitives
 
     asked = Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",))
     x = points("float16")
@@ -217,7 +217,7 @@ def test_the_emulation_sees_what_is_lost():
 
 
 def test_a_text_of_no_printer_is_not_run():
-    from codegen.function import Function
+    from actfit.codegen.function import Function
 
     for line in ("return __import__('os').getpid()", "return x.real", "return [x]", "return torch.load(x)"):
         with pytest.raises(ValueError, match="emitted text must"):
@@ -228,7 +228,7 @@ def test_agreement_is_what_tells():
     """The check can fail: a derivative that is 2 % off where a value overflows is seen, and reach is then finite."""
     from dataclasses import replace
 
-    from codegen import elements
+    from actfit.codegen import elements
 
     asked = subject("x/sqrt(1 + x**2) + 0.5*x")
     good = elements.derivative(asked, "torch")

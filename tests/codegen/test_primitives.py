@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from codegen import minimax
-from codegen.minimax import polynomial
-from codegen.module import primitive_function, primitives
-from codegen.polynomials import POLYNOMIALS, coefficients, tolerance
-from codegen.primitives import TRITON
-from codegen.subject import DTYPES
-from codegen.sympy_functions import MEANING
-from codegen.torch_primitives import NAMES, TORCH
+from actfit.codegen import minimax
+from actfit.codegen.minimax import polynomial
+from actfit.codegen.module import primitive_function, primitives
+from actfit.codegen.polynomials import POLYNOMIALS, coefficients, tolerance
+from actfit.codegen.primitives import TRITON
+from actfit.codegen.subject import DTYPES
+from actfit.codegen.sympy_functions import MEANING
+from actfit.codegen.torch_primitives import NAMES, TORCH
 from tests.codegen.run import module
 
 MEANINGS = {

@@ -25,15 +25,15 @@ from sympy import (
     sqrt,
 )
 
-from codegen import growth, passes, rewrites, sympy_functions
-from codegen.function import Writer, numbers
-from codegen.printer import TritonPrinter
-from codegen.torch_printer import TorchPrinter
-from fitting.activations import get, names
-from fitting.activations.functions import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
-from fitting.activations.grammar import parse, parse_formula
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
+from actfit.codegen import growth, passes, rewrites, sympy_functions
+from actfit.codegen.function import Writer, numbers
+from actfit.codegen.printer import TritonPrinter
+from actfit.codegen.torch_printer import TorchPrinter
+from actfit.fitting.activations import get, names
+from actfit.fitting.activations.functions import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
+from actfit.fitting.activations.grammar import parse, parse_formula
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
 from tests.codegen.run import module
 
 a, c0, c1, c2, c3 = (Symbol(name, real=True) for name in ("a", "c0", "c1", "c2", "c3"))
@@ -110,8 +110,8 @@ def run(x_ptr, y_ptr, n: tl.constexpr):
 
 def evaluate(expression, target, folder):
     """`expression` of POINTS, as it is emitted."""
-    from codegen.module import primitive_function, primitives
-    from codegen.torch_primitives import TORCH
+    from actfit.codegen.module import primitive_function, primitives
+    from actfit.codegen.torch_primitives import TORCH
 
     writer = Writer(target)
     writer.give(expression)

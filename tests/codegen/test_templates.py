@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from codegen.template import Template
-from kernels.engine import planes, templates
+from actfit.codegen.template import Template
+from actfit.kernels.engine import planes, templates
 
 
 def test_the_text_is_that_of_the_modules() -> None:
     # Found, not imported: Triton decides at the import whether kernels run in its interpreter.
-    elementwise = find_spec("kernels.engine.templates.elementwise")
+    elementwise = find_spec("actfit.kernels.engine.templates.elementwise")
     assert elementwise is not None
     assert templates.elementwise_source() == Path(str(elementwise.origin)).read_text(encoding="utf-8")
     assert templates.planes_source() == inspect.getsource(planes)

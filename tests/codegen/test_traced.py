@@ -13,16 +13,16 @@ from sympy import Rational
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from codegen import operations
-from codegen.fused import fuse
-from codegen.names import ALIASES, by_name
-from codegen.rewrites import rewritten
-from codegen.traced import trace
-from fitting.activations.functions import x as symbol
-from fitting.activations.grammar import parse
-from fitting.errors import InputError
-from kernels.stock import STOCK
-from kernels.torch_state import clamp_passes_at_ends
+from actfit.codegen import operations
+from actfit.codegen.fused import fuse
+from actfit.codegen.names import ALIASES, by_name
+from actfit.codegen.rewrites import rewritten
+from actfit.codegen.traced import trace
+from actfit.fitting.activations.functions import x as symbol
+from actfit.fitting.activations.grammar import parse
+from actfit.fitting.errors import InputError
+from actfit.kernels.stock import STOCK
+from actfit.kernels.torch_state import clamp_passes_at_ends
 from tests.codegen.emitted import EPS, POINTS, UNITS, Made, emitted, expected, functions
 from tests.codegen.run import module
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from codegen.fused import fuse
-from fitting.errors import InputError
+from actfit.codegen.fused import fuse
+from actfit.fitting.errors import InputError
 from tests.kernels.programs import Doubled
 
 

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from coefficients.document import digest
+from actfit.coefficients.document import digest
 
 Document = dict[str, Any]
 

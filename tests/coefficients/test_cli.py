@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import coefficients
-from coefficients import publish, store
-from coefficients.__main__ import run
-from coefficients.document import SEALED, seal
-from coefficients.store import write
-from fitting.activations import get
-from fitting.fewbit.document import to_document
-from fitting.fewbit.solve import fit
-from fitting.weights import parse_weight
+from actfit import coefficients
+from actfit.coefficients import publish, store
+from actfit.coefficients.__main__ import run
+from actfit.coefficients.document import SEALED, seal
+from actfit.coefficients.store import write
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.document import to_document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import parse_weight
 from tests.coefficients.documents import bump_fit, relu_fit
 
 ROOT = Path(coefficients.__file__).parents[1]
-JUDGE, READER, PROVER = "fitting.fewbit.verify", "fitting.stored", "fitting.fewbit.prove"
+JUDGE, READER, PROVER = "actfit.fitting.fewbit.verify", "actfit.fitting.stored", "actfit.fitting.fewbit.prove"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         )
     )
     reader.read = lambda document: []  # type: ignore[attr-defined]
-    for part in ("fitting", "fitting.fewbit"):
+    for part in ("fitting", "actfit.fitting.fewbit"):
         monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
     monkeypatch.setitem(sys.modules, JUDGE, judge)
     monkeypatch.setitem(sys.modules, READER, reader)
@@ -274,7 +274,7 @@ def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coefficients.__main__.read_unsealed", interrupted)
+    monkeypatch.setattr("actfit.coefficients.__main__.read_unsealed", interrupted)
     assert run(["check"]) == 130
     assert capsys.readouterr() == ("", "coefficients: interrupted; files are whole or not there\n")
 
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("coefficients.__main__.read_unsealed", refused)
+    monkeypatch.setattr("actfit.coefficients.__main__.read_unsealed", refused)
     assert run(["check", "relu/fewbit-1bit.v1.json"]) == 2
     assert capsys.readouterr().err == "coefficients: relu/fewbit-1bit.v1.json: Permission denied\n"
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coefficients import load
-from coefficients.document import dumps, parse, seal, validate
-from coefficients.schema import CoefficientError
+from actfit.coefficients import load
+from actfit.coefficients.document import dumps, parse, seal, validate
+from actfit.coefficients.schema import CoefficientError
 from tests.coefficients.documents import bump_fit, changed, paths, rehashed, relu_fit, without
 
 GOOD = seal(bump_fit(), 1)

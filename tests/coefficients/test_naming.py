@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from coefficients import CoefficientError, available, load, publish, store
-from coefficients.__main__ import run
-from coefficients.document import seal
-from coefficients.naming import check_name, file_name
-from coefficients.reference import check_function, check_numbers
-from coefficients.store import DATA, write
+from actfit.coefficients import CoefficientError, available, load, publish, store
+from actfit.coefficients.__main__ import run
+from actfit.coefficients.document import seal
+from actfit.coefficients.naming import check_name, file_name
+from actfit.coefficients.reference import check_function, check_numbers
+from actfit.coefficients.store import DATA, write
 from tests.coefficients.documents import bump_fit, changed, rehashed, relu_fit
 
 BUMP = "fewbit-2bit-shared-beta=1.5-norm_0_2"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from coefficients.__main__ import JUDGES
-from coefficients.document import seal
-from coefficients.meaning import METHODS
-from coefficients.schema import CoefficientError, check_part, check_shape, schema, shown
+from actfit.coefficients.__main__ import JUDGES
+from actfit.coefficients.document import seal
+from actfit.coefficients.meaning import METHODS
+from actfit.coefficients.schema import CoefficientError, check_part, check_shape, schema, shown
 from tests.coefficients.documents import bump_fit, changed, paths, relu_fit, without
 
 GOOD = seal(bump_fit(), 1)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import coefficients
-from coefficients import CoefficientError, available, load, publish, store
-from coefficients.document import dumps, seal
+from actfit import coefficients
+from actfit.coefficients import CoefficientError, available, load, publish, store
+from actfit.coefficients.document import dumps, seal
 from tests.coefficients.documents import bump_fit, changed, relu_fit
 
 
@@ -184,6 +184,6 @@ def test_available_sorts_and_passes_over_other_files(tmp_path: Path) -> None:
 def test_the_package_needs_the_standard_library_alone() -> None:
     folder = Path(coefficients.__file__).parents[1]
     script = f"import sys; sys.path[:0] = [{str(folder)!r}]; "
-    script += "import coefficients.__main__; print(coefficients.__all__)"
+    script += "from actfit import coefficients; import actfit.coefficients.__main__; print(coefficients.__all__)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "['CoefficientError', 'available', 'load', 'publish']\n"

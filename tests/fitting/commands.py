@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import coefficients
+from actfit import coefficients
 
 ROOT = Path(coefficients.__file__).parents[1]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX pipes, devices and signals")

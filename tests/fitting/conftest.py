@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from fitting.fewbit import __main__ as of_fewbit
-from fitting.invact import __main__ as of_invact
+from actfit.fitting.fewbit import __main__ as of_fewbit
+from actfit.fitting.invact import __main__ as of_invact
 from tests.fitting.commands import Command, Ended
 
 
@@ -15,7 +15,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to run in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
+    monkeypatch.setattr("actfit.fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
     return tmp_path
 
 

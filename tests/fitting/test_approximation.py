@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from coefficients import load
-from fitting.activations import from_expression, get
-from fitting.approximation import compare, few_bits, from_output
-from fitting.errors import InputError
-from fitting.fewbit.solve import fit
-from fitting.weights import named
+from actfit.coefficients import load
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.approximation import compare, few_bits, from_output
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import named
 
 
 def test_a_stored_table_is_taken_as_it_is() -> None:
@@ -46,7 +46,7 @@ def test_parameters_and_own_functions_are_not_those_stored() -> None:
     own = from_expression("x**2 + 1", "own")
     assert few_bits(own, 1, domain=(0, 1)).error == pytest.approx(4 / 12 / 4)
     for activation in (soft, own):
-        refusal = f"^formulas of the output are stored .*, got {activation.name}; python -m"
+        refusal = f"^formulas of the output are stored .*, got {activation.name}; actfit invact"
         with pytest.raises(InputError, match=refusal):
             from_output(activation, "float16")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from coefficients import document as documents
-from fitting.activations import names
-from fitting.invact.formats import FORMATS
+from actfit.coefficients import document as documents
+from actfit.fitting.activations import names
+from actfit.fitting.invact.formats import FORMATS
 from tests.fitting.commands import Command, environment, files, posix, process, stored
 
 FINE = {"fewbit": "--bits 1", "invact": "--dtype float16"}  # what each asks for besides a function

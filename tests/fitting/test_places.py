@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import coefficients
-from coefficients import store
-from coefficients.__main__ import run as run_coefficients
-from fitting.fewbit.__main__ import run as fewbit
-from fitting.invact.__main__ import run as invact
-from fitting.options import user_root
+from actfit import coefficients
+from actfit.coefficients import store
+from actfit.coefficients.__main__ import run as run_coefficients
+from actfit.fitting.fewbit.__main__ import run as fewbit
+from actfit.fitting.invact.__main__ import run as invact
+from actfit.fitting.options import user_root
 
 ROOT = Path(coefficients.__file__).parents[1]
 RELU = ["--fn", "relu", "--bits", "1"]
@@ -39,8 +39,8 @@ def last(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("command", "words", "path"),
     [
-        ("fitting.fewbit", RELU, "relu/fewbit-1bit.v1.json"),
-        ("fitting.invact", ["--fn", "relu", "--dtype", "float32"], "relu/invact-float32.v1.json"),
+        ("actfit.fitting.fewbit", RELU, "relu/fewbit-1bit.v1.json"),
+        ("actfit.fitting.invact", ["--fn", "relu", "--dtype", "float32"], "relu/invact-float32.v1.json"),
     ],
 )
 def test_what_ships_is_found_and_not_written(command: str, words: list[str], path: str, home: Path) -> None:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from fitting.activations import get
-from fitting.approximation import Approximation, compare, few_bits, from_output
-from fitting.invact.error_floor import information_floor
-from fitting.invact.inputs import on_right
-from fitting.plots import (
+from actfit.fitting.activations import get
+from actfit.fitting.approximation import Approximation, compare, few_bits, from_output
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.invact.inputs import on_right
+from actfit.fitting.plots import (
     bits_figure,
     error_figure,
     memory_figure,
     overview_figure,
 )
-from fitting.weights import parse_weight
+from actfit.fitting.weights import parse_weight
 from tests.fitting.drawings import drawn, legend
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fitting.activations import from_expression, get
-from fitting.errors import InputError
-from fitting.fewbit.solve import Fit, fit
-from fitting.plots import (
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import Fit, fit
+from actfit.fitting.plots import (
     check_path,
     fewbit_figure,
     save,
 )
-from fitting.weights import from_samples, parse_weight
+from actfit.fitting.weights import from_samples, parse_weight
 from tests.fitting.drawings import drawn
 
 LOG = from_expression("log(x)")

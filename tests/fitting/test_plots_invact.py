@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fitting.activations import get
-from fitting.errors import InputError
-from fitting.invact import solve as invact
-from fitting.invact.error_floor import information_floor
-from fitting.plots import (
+from actfit.fitting.activations import get
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact import solve as invact
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.plots import (
     floor_figure,
     fronts_figure,
     invact_figure,
     root_figure,
     save,
 )
-from fitting.weights import parse_weight
+from actfit.fitting.weights import parse_weight
 from tests.fitting.drawings import drawn, legend
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from coefficients import load
-from coefficients.store import available
-from fitting.words import counted, percent, upwards
+from actfit.coefficients import load
+from actfit.coefficients.store import available
+from actfit.fitting.words import counted, percent, upwards
 
 
 @pytest.mark.parametrize(

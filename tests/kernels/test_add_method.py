@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from codegen.standalone import Request, emit
-from codegen.subject import of_catalogue
-from fitting.errors import InputError
-from kernels import GELU, functional, saved_bytes
-from kernels.engine import launch, reference
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.registry import ELEMENTWISE, make
+from actfit import functional, saved_bytes
+from actfit.codegen.standalone import Request, emit
+from actfit.codegen.subject import of_catalogue
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.registry import ELEMENTWISE, make
+from actfit.nn import GELU
 from tests.codegen.run import module
 from tests.kernels.specs import spec
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-import kernels
-from coefficients import load, store
-from coefficients.document import digest
-from fitting.fewbit.__main__ import run
-from kernels import KernelError, functional
-from kernels.functional import activation
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.table import read_table
+import actfit
+from actfit import KernelError, functional
+from actfit.coefficients import load, store
+from actfit.coefficients.document import digest
+from actfit.fitting.fewbit.__main__ import run
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.table import read_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def test_parameters_go_by_name_with_and_without_gradient():
 @pytest.mark.slow
 def test_a_table_of_ones_own(tmp_path):
     path = fit(tmp_path / "mine.json", "--fn", "elu", "--param", "alpha=0.5", "--bits", "3")
-    layer = kernels.ELU(alpha=0.5, method="fewbit", coefficients=path)
+    layer = actfit.nn.ELU(alpha=0.5, method="fewbit", coefficients=path)
     assert repr(layer) == f"ELU(alpha=0.5, method='fewbit', coefficients={str(path)!r})"
     derivatives = slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path)
     exact = torch.where(X > 0, 1.0, 0.5 * X.exp())
@@ -78,13 +78,13 @@ def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
     """Made from a relative path, a module runs in another folder, and after the file is deleted."""
     path = fit(tmp_path / "t.json", "--fn", "silu", "--bits", "1")
     monkeypatch.chdir(tmp_path)
-    layer = kernels.SiLU(method="fewbit", coefficients="t.json")
+    layer = actfit.nn.SiLU(method="fewbit", coefficients="t.json")
     monkeypatch.chdir(ROOT)
     path.unlink()
     x = X.clone().requires_grad_()
     assert len(torch.autograd.grad(layer(x).sum(), x)[0].unique()) == 2
     with pytest.raises(KernelError, match=r"must be a file that can be read, got .*: No such file"):
-        kernels.SiLU(method="fewbit", coefficients="t.json")
+        actfit.nn.SiLU(method="fewbit", coefficients="t.json")
 
 
 def forged(path, name, bits, change):
@@ -115,7 +115,7 @@ def test_a_table_of_another_function_is_refused(tmp_path):
     for i, (change, name, message) in enumerate(cases):
         path = forged(tmp_path / f"{i}.json", name, 3, change)
         with pytest.raises(KernelError, match=f"coefficients must be of gelu: .*{message}"):
-            kernels.GELU(method="fewbit", coefficients=path)
+            actfit.nn.GELU(method="fewbit", coefficients=path)
 
 
 def test_exchanged_packaged_tables_are_refused(tmp_path, monkeypatch):
@@ -152,66 +152,69 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
     ]
     for options, message in cases:
         with pytest.raises(KernelError, match=message):
-            kernels.GELU(method="fewbit", **options)
+            actfit.nn.GELU(method="fewbit", **options)
     with pytest.raises(KernelError, match="bits must be those of the file, 2, got 3"):
-        kernels.SiLU(method="fewbit", bits=3, coefficients=path)
+        actfit.nn.SiLU(method="fewbit", bits=3, coefficients=path)
     other = fit(tmp_path / "elu.json", "--fn", "elu", "--bits", "1")
     with pytest.raises(KernelError, match="coefficients must be for"):
-        kernels.ELU(alpha=0.5, method="fewbit", coefficients=other)
+        actfit.nn.ELU(alpha=0.5, method="fewbit", coefficients=other)
     path = fit(tmp_path / "one.json", "--fn", "leaky_relu", "--param", "negative_slope=1", "--bits", "1")
     with pytest.raises(KernelError, match="two levels or more"):
-        kernels.LeakyReLU(1.0, method="fewbit", coefficients=path)
+        actfit.nn.LeakyReLU(1.0, method="fewbit", coefficients=path)
 
 
 @pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True, [3]])
 def test_bits_are_whole_numbers_from_1_to_8(bits):
-    kernels.GELU(method="fewbit", bits=3)  # cached, but 3.0 and True must not hit the cache
-    kernels.GELU(method="fewbit", bits=1)
+    actfit.nn.GELU(method="fewbit", bits=3)  # cached, but 3.0 and True must not hit the cache
+    actfit.nn.GELU(method="fewbit", bits=1)
     with pytest.raises(KernelError, match="bits must be a whole number from 1 to 8"):
-        kernels.GELU(method="fewbit", bits=bits)
+        actfit.nn.GELU(method="fewbit", bits=bits)
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: kernels.GELU(method="inwact"), "method must be one of stock, forward-ad, .* did you mean invact"),
-        (lambda: kernels.GELU(bits=3), "bits must be 1 or 2 for method='invact', got 3"),
-        (lambda: kernels.GELU(method="stock", bits=3), "bits must go with method='fewbit' or 'invact'"),
-        (lambda: kernels.ReLU(inplace=True), "inplace must be False, got True"),
-        (lambda: kernels.LeakyReLU(-0.5), "negative_slope must be at least 0 for method='invact', got -0.5"),
+        (lambda: actfit.nn.GELU(method="inwact"), "method must be one of stock, forward-ad, .* did you mean invact"),
+        (lambda: actfit.nn.GELU(bits=3), "bits must be 1 or 2 for method='invact', got 3"),
+        (lambda: actfit.nn.GELU(method="stock", bits=3), "bits must go with method='fewbit' or 'invact'"),
+        (lambda: actfit.nn.ReLU(inplace=True), "inplace must be False, got True"),
+        (lambda: actfit.nn.LeakyReLU(-0.5), "negative_slope must be at least 0 for method='invact', got -0.5"),
         (
-            lambda: kernels.ELU(alpha=2, method="fewbit"),
+            lambda: actfit.nn.ELU(alpha=2, method="fewbit"),
             "for the default parameters of elu, got alpha=2; make one",
         ),
-        (lambda: kernels.Tanh(method="invact-precision-bit"), "must have two branches to tell apart, got tanh"),
-        (lambda: kernels.Softplus(threshold=5), "threshold must be at least 20"),
-        (lambda: kernels.GELU("fewbit"), "approximate must be 'none' or 'tanh', got 'fewbit'"),
-        (lambda: kernels.Softplus(beta=0), "beta must not be 0"),
-        (lambda: kernels.ELU(alpha="a"), "alpha must be a number, got 'a'"),
+        (lambda: actfit.nn.Tanh(method="invact-precision-bit"), "must have two branches to tell apart, got tanh"),
+        (lambda: actfit.nn.Softplus(threshold=5), "threshold must be at least 20"),
+        (lambda: actfit.nn.GELU("fewbit"), "approximate must be 'none' or 'tanh', got 'fewbit'"),
+        (lambda: actfit.nn.Softplus(beta=0), "beta must not be 0"),
+        (lambda: actfit.nn.ELU(alpha="a"), "alpha must be a number, got 'a'"),
         (lambda: functional.leaky_relu(X, None), "negative_slope must be a number, got None"),
         (
             lambda: functional.elu(X, torch.nn.Parameter(torch.ones(()))),
             "alpha must be a number, got a tensor",
         ),
         (
-            lambda: kernels.geglu(X, X, approximate="tanh"),
+            lambda: actfit.functional.geglu(X, X, approximate="tanh"),
             "bits or coefficients, got approximate",
         ),
-        (lambda: kernels.swiglu(X, X, method="nope"), "method must be one of exact, stock, forward-ad"),
+        (lambda: actfit.functional.swiglu(X, X, method="nope"), "method must be one of exact, stock, forward-ad"),
         (lambda: activation("GELO", X), "did you mean"),
-        (lambda: kernels.Threshold(0, float("inf")), "value must be finite, got inf"),
+        (lambda: actfit.nn.Threshold(0, float("inf")), "value must be finite, got inf"),
         (lambda: functional.gelu(X, "tan"), "approximate must be 'none' or 'tanh', got 'tan'"),
         (lambda: activation("gleu", X), "function must be one of .* did you mean gelu"),
         (lambda: activation("gleu", X, method="stock"), "function must be one of"),
         (lambda: activation("gelu", X, alpha=1), r"parameter must be one that gelu has \(none\), got 'alpha'"),
-        (lambda: kernels.ActLinear("tanh", torch.nn.Linear(2, 2)), "must fall to a minimum and rise again"),
-        (lambda: kernels.ActLinear("gelu", torch.nn.ReLU()), "linear must be an nn.Linear, got ReLU"),
-        (lambda: kernels.ActLinear(torch.nn.GELU(), torch.nn.Linear(2, 2)), "act must be a module of kernels.modules"),
+        (lambda: actfit.nn.ActLinear("tanh", torch.nn.Linear(2, 2)), "must fall to a minimum and rise again"),
+        (lambda: actfit.nn.ActLinear("gelu", torch.nn.ReLU()), "linear must be an nn.Linear, got ReLU"),
         (
-            lambda: kernels.ActLinear("gelu", OwnLinear(2, 2)),
+            lambda: actfit.nn.ActLinear(torch.nn.GELU(), torch.nn.Linear(2, 2)),
+            "act must be a module of actfit.nn",
+        ),
+        (
+            lambda: actfit.nn.ActLinear("gelu", OwnLinear(2, 2)),
             "its own forward",
         ),
-        (lambda: kernels.swiglu(X, X, method="exact", bits=2), "bits must go with method='fewbit'"),
+        (lambda: actfit.functional.swiglu(X, X, method="exact", bits=2), "bits must go with method='fewbit'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(ask, message):
@@ -283,17 +286,17 @@ def test_parameters_must_be_numbers_of_the_dtype():
 )
 def test_what_is_no_word_or_whole_number_is_refused_in_one_short_line(value):
     asks = [
-        lambda: kernels.GELU(method="fewbit", bits=value),
-        lambda: kernels.GELU(method=value),
-        lambda: kernels.GELU(approximate=value),
+        lambda: actfit.nn.GELU(method="fewbit", bits=value),
+        lambda: actfit.nn.GELU(method=value),
+        lambda: actfit.nn.GELU(approximate=value),
         lambda: functional.softplus(X, threshold=value if value is not HUGE else None),
-        lambda: kernels.Hardtanh(value, 1.0),
-        lambda: kernels.Hardtanh(-1.0, value if value is not HUGE else -2.0),
-        lambda: kernels.ReLU(inplace=value),
+        lambda: actfit.nn.Hardtanh(value, 1.0),
+        lambda: actfit.nn.Hardtanh(-1.0, value if value is not HUGE else -2.0),
+        lambda: actfit.nn.ReLU(inplace=value),
         lambda: activation(value, X),
-        lambda: kernels.swiglu(X, X, method=value),
-        lambda: kernels.ActLinear(value, torch.nn.Linear(2, 2)),
-        lambda: kernels.backend(value),
+        lambda: actfit.functional.swiglu(X, X, method=value),
+        lambda: actfit.nn.ActLinear(value, torch.nn.Linear(2, 2)),
+        lambda: actfit.backend(value),
     ]
     for ask in asks:
         with pytest.raises(KernelError) as refused:
@@ -303,7 +306,7 @@ def test_what_is_no_word_or_whole_number_is_refused_in_one_short_line(value):
 
 
 def test_whole_numbers_of_any_kind_and_aliases():
-    assert kernels.GELU(method="fewbit", bits=np.int64(2)).bits == 2
+    assert actfit.nn.GELU(method="fewbit", bits=np.int64(2)).bits == 2
     assert torch.equal(activation("swish", X), torch.nn.functional.silu(X))
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.engine.cells import MOST_CELLS, Cells, cut
-from kernels.engine.traced import traceable
-from kernels.methods.few_bit import FewBit
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec, register_kernel
-from kernels.methods.table import Table, read_table
+from actfit.kernels.engine.cells import MOST_CELLS, Cells, cut
+from actfit.kernels.engine.traced import traceable
+from actfit.kernels.methods.few_bit import FewBit
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import KernelSpec, register_kernel
+from actfit.kernels.methods.table import Table, read_table
 
 FAR = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, -1e-45, 3e38, -3e38]
 TABLED = [name for name, info in FUNCTIONS.items() if info.tables]

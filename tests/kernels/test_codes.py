@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.engine import launch_codes as launch
-from kernels.engine import ops
-from kernels.engine import reference_codes as reference
-from kernels.engine.planes import pack, plane_bytes, unpack
+from actfit.kernels.engine import launch_codes as launch
+from actfit.kernels.engine import ops
+from actfit.kernels.engine import reference_codes as reference
+from actfit.kernels.engine.planes import pack, plane_bytes, unpack
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 VECTORS = (*DTYPES, torch.float64)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from actfit.coefficients import load
+from actfit.fitting.activations import get
+from actfit.kernels.engine import reference
+from actfit.kernels.methods.functions import FUNCTIONS
 from benchmarks.baselines.oracle import DTYPES, truth
-from coefficients import load
-from fitting.activations import get
-from kernels.engine import reference
-from kernels.methods.functions import FUNCTIONS
 from tests.kernels.specs import spec
 
 TWO_SIDED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and name != "threshold"]

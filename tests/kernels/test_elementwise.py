@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from codegen import elementwise
-from kernels import KernelError
+from actfit import KernelError, elementwise
 from tests.codegen.emitted import functions
 from tests.kernels.test_properties import gradients, tensors
 from tests.kernels.written import DTYPES, MADE, WRITTEN, both, each_dtype, exact, several

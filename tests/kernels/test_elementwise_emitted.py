@@ -30,10 +30,10 @@ def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:
 def test_what_emits_is_imported_at_the_first_call_and_files_are_gone_at_the_end() -> None:
     out = script(
         "import sys, os, torch\n"
-        "from codegen import elementwise\n"
-        "from kernels.engine import emitted\n"
+        "from actfit import elementwise\n"
+        "from actfit.kernels.engine import emitted\n"
         "f = elementwise(lambda x: x * x)\n"
-        "print('codegen.fused' in sys.modules)\n"
+        "print('actfit.codegen.fused' in sys.modules)\n"
         "f(torch.ones(3))\n"
         "folder = emitted._folder(os.getpid())\n"
         "print(len(list(folder.glob('*.py'))), folder)\n"

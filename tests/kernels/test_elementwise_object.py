@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from codegen import elementwise
-from kernels import KernelError
+from actfit import KernelError, elementwise
 from tests.kernels.programs import Doubled
 from tests.kernels.written import MADE, WRITTEN, several
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from actfit.codegen.polynomials import tolerance
+from actfit.coefficients import load
+from actfit.kernels.engine import launch
+from actfit.kernels.engine.elements import table_of, torch_elements
+from actfit.kernels.engine.planes import unpack
+from actfit.kernels.methods.functions import FUNCTIONS
 from benchmarks.baselines.oracle import DTYPES, exact, truth, ulps
-from codegen.polynomials import tolerance
-from coefficients import load
-from kernels.engine import launch
-from kernels.engine.elements import table_of, torch_elements
-from kernels.engine.planes import unpack
-from kernels.methods.functions import FUNCTIONS
 from tests.kernels.specs import border_of, spec
 
 pytestmark = pytest.mark.slow

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coefficients import load
-from fitting.activations import get
-from kernels import ActLinear, functional, geglu, reglu, swiglu
-from kernels.engine import launch, reference
-from kernels.engine.elements import table_of
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec
-from kernels.stock import STOCK
+from actfit import functional
+from actfit.coefficients import load
+from actfit.fitting.activations import get
+from actfit.functional import geglu, reglu, swiglu
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.engine.elements import table_of
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.stock import STOCK
+from actfit.nn import ActLinear
 from tests.kernels.specs import spec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}

@@ -4,15 +4,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import kernels
+import actfit
+from actfit.coefficients import load
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import DTYPES, truth
-from coefficients import load
-from kernels.engine import launch, reference
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
 from tests.kernels.specs import spec
 
-GATED = {"swiglu": (kernels.swiglu, F.silu), "geglu": (kernels.geglu, F.gelu), "reglu": (kernels.reglu, F.relu)}
+GATED = {
+    "swiglu": (actfit.functional.swiglu, F.silu),
+    "geglu": (actfit.functional.geglu, F.gelu),
+    "reglu": (actfit.functional.reglu, F.relu),
+}
 SIGNED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and not FUNCTIONS[name].parameters]
 
 
@@ -92,7 +96,7 @@ def test_act_linear_is_linear_of_act(name, place):
     torch.manual_seed(1)
     linear = torch.nn.Linear(24, 7).to(place)
     x = torch.randn(5, 3, 24).to(place).requires_grad_()
-    layer = kernels.ActLinear(name, linear)
+    layer = actfit.nn.ActLinear(name, linear)
     got = torch.autograd.grad(layer(x).square().sum(), [x, *linear.parameters()])
     stock = {"gelu": F.gelu, "silu": F.silu, "mish": F.mish}[name]
     expected = torch.autograd.grad(linear(stock(x)).square().sum(), [x, *linear.parameters()])
@@ -102,7 +106,7 @@ def test_act_linear_is_linear_of_act(name, place):
 
 
 def test_act_linear_leaves_float64_alone_under_autocast():
-    layer = kernels.ActLinear("gelu", torch.nn.Linear(4, 3).double())
+    layer = actfit.nn.ActLinear("gelu", torch.nn.Linear(4, 3).double())
     x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype == torch.float64

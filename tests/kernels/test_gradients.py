@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import GELU, KernelError, compress, gradient_error
+from actfit import KernelError, compress, gradient_error
+from actfit.nn import GELU
 from tests.kernels.planning.nets import gradient, text
 
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from actfit.coefficients import load
+from actfit.kernels.engine import from_output, host, planes, reference
+from actfit.kernels.engine.elements import DTYPES, table_of, torch_elements, widened
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import truth
-from coefficients import load
-from kernels.engine import from_output, host, planes, reference
-from kernels.engine.elements import DTYPES, table_of, torch_elements, widened
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
 from tests.kernels.specs import spec
 
 SIXTEEN = (torch.bfloat16, torch.float16)
@@ -131,7 +131,7 @@ def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch
     assert equal(saved, reference.forward(kernel, x, ())[1])
     monkeypatch.undo()
     if method != "forward-ad":
-        monkeypatch.setattr("kernels.engine.from_output.on_host", lambda _: False)
+        monkeypatch.setattr("actfit.kernels.engine.from_output.on_host", lambda _: False)
     assert equal(dx, reference.backward(kernel, torch.ones_like(x), None, saved, ()))
     assert equal(y, reference.forward(kernel, x, ())[0])
 
@@ -154,7 +154,7 @@ def test_every_16_bit_code_is_that_of_its_interval(bits, dtype) -> None:
 @pytest.mark.parametrize("count", [1, 5, 4000])
 @pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
 def test_loops_run_in_threads_and_may_be_missing(count: int, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
+    neighbours = pytest.importorskip("actfit.kernels.engine.neighbours", reason="Numba is not installed")
     x, grad = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
     kernel = spec("gelu", method)
     y, saved = reference.forward(kernel, x, ())
@@ -172,7 +172,7 @@ def test_loops_run_in_threads_and_may_be_missing(count: int, method: str, monkey
 
 def test_loops_do_not_run_as_plain_python() -> None:
     """They would take a hundred times as long as PyTorch's operations."""
-    code = "from kernels.engine import host; print(host.loops())"
+    code = "from actfit.kernels.engine import host; print(host.loops())"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coefficients import load
-from coefficients.document import dumps, seal
-from fitting.activations import get
-from fitting.fewbit.document import to_document as table_document
-from fitting.fewbit.solve import fit
-from fitting.joint.document import to_document
-from fitting.joint.solve import fit_joint
-from fitting.weights import from_samples
-from kernels import ActLinear, KernelError
-from kernels.engine import launch, reference
-from kernels.memory.step import Living
-from kernels.validate import joint_kernels
+from actfit import KernelError
+from actfit.coefficients import load
+from actfit.coefficients.document import dumps, seal
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.document import to_document as table_document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.joint.document import to_document
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.weights import from_samples
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.memory.step import Living
+from actfit.kernels.validate import joint_kernels
+from actfit.nn import ActLinear
 from tests.kernels.saved import bytes_allocated
 
 STOCK = {
@@ -178,7 +179,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ({"coefficients": 3}, "coefficients must be the path of a file, got 3"),
         (
             {"bits": 4, "act": "tanh"},
-            "bits must go with a function that has joint codes, got tanh; make one: python -m",
+            "bits must go with a function that has joint codes, got tanh; make one: actfit",
         ),
     ],
 )

@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from actfit.coefficients import load
+from actfit.fitting.joint.command import SHIPPED
+from actfit.kernels.engine import launch, reference, traced
+from actfit.kernels.engine.elements import table_of
+from actfit.kernels.engine.planes import unpack
+from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS
+from actfit.kernels.validate import joint_kernels
 from benchmarks.baselines.oracle import DTYPES, all_inputs
-from coefficients import load
-from fitting.joint.command import SHIPPED
-from kernels.engine import launch, reference, traced
-from kernels.engine.elements import table_of
-from kernels.engine.planes import unpack
-from kernels.methods.joint import COMPONENTS, SHIPPED_BITS
-from kernels.validate import joint_kernels
 
 pytestmark = pytest.mark.slow
 

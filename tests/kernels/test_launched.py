@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kernels.engine.templates import FILES
+from actfit.kernels.engine.templates import FILES
 from tests.codegen.run import script
 
 pytestmark = pytest.mark.slow
@@ -17,8 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from codegen import elementwise
-from kernels.engine import dense, launch, launch_codes
+from actfit import elementwise
+from actfit.kernels.engine import dense, launch, launch_codes
 from tests.kernels.specs import spec
 
 class Absent:

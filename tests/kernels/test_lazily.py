@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-import coefficients
-import kernels
-import kernels.memory
+import actfit
+import actfit.kernels.memory
+from actfit import coefficients
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("package", [coefficients, kernels, kernels.memory], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [actfit, coefficients, actfit.kernels.memory], ids=lambda package: package.__name__)
 def test_every_public_name_is_there(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     assert set(names) <= set(dir(package))
-    assert all(getattr(package, name).__name__ == name for name in names)
+    assert all(getattr(package, name).__name__.rpartition(".")[2] == name for name in names)
     with pytest.raises(AttributeError, match=r"has no attribute 'nothing'"):
         _ = package.nothing  # type: ignore[attr-defined]
 
@@ -32,9 +32,8 @@ def ran(code: str, *arguments: str) -> tuple[int, str, str]:
 
 
 SPELLED = (
-    *("kernels.functional.gelu", "kernels.modules.GELU", "kernels.memory.Recorder", "kernels.memory.saved.Saved"),
-    *("kernels.graph.compress", "kernels.graph.handle.Handle", "kernels.compression.options"),
-    *("coefficients.store.load", "coefficients.schema.CoefficientError", "coefficients.document.seal"),
+    *("actfit.functional.gelu", "actfit.nn.GELU", "actfit.compress", "actfit.options", "actfit.elementwise"),
+    *("actfit.coefficients.load", "actfit.coefficients.schema.CoefficientError", "actfit.coefficients.document.seal"),
 )
 
 
@@ -42,7 +41,7 @@ SPELLED = (
 FORKED = """
 import os, sys
 import torch
-assert not {"kernels", "coefficients"} & set(sys.modules)
+assert "actfit" not in sys.modules
 for name in sys.argv[1:]:
     if not (child := os.fork()):
         package = __import__(name.partition(".")[0])
@@ -62,10 +61,10 @@ def test_modules_are_there_as_names_are() -> None:
 @pytest.mark.slow
 def test_what_was_put_there_stays() -> None:
     code = (
-        "import kernels, coefficients\n"
-        "kernels.compress = coefficients.load = None\n"
-        "print(kernels.GELU.__name__, coefficients.available.__name__, kernels.compress, coefficients.load)\n"
-        "print({'GELU', 'functional', 'graph', '__name__'} <= {*dir(kernels)}, hasattr(kernels, 'memory.measure'))"
+        "import actfit\nfrom actfit import coefficients\n"
+        "actfit.compress = coefficients.load = None\n"
+        "print(actfit.nn.GELU.__name__, coefficients.available.__name__, actfit.compress, coefficients.load)\n"
+        "print({'compress', 'functional', 'nn', '__name__'} <= {*dir(actfit)}, hasattr(actfit, 'kernels.errors'))"
     )
     assert ran(code) == (0, "GELU available None None\nTrue False\n", "")
 
@@ -73,10 +72,10 @@ def test_what_was_put_there_stays() -> None:
 @pytest.mark.slow
 def test_nothing_is_imported_before() -> None:
     code = (
-        "import sys, coefficients, kernels, kernels.memory\n"
+        "import sys, actfit.coefficients, actfit.kernels.memory\n"
         "print(*{'torch', 'numpy', 'json', 'argparse'} & set(sys.modules))\n"
-        "from kernels import *\n"
-        "print(GELU(method='fewbit').method, 'torch' in sys.modules)"
+        "from actfit import *\n"
+        "print(nn.GELU(method='fewbit').method, 'torch' in sys.modules)"
     )
     assert ran(code) == (0, "\nfewbit True\n", "")
 
@@ -85,7 +84,7 @@ HOMES = {
     "broken.py": "import nothing_like_it\nname = 1",
     "odd.py": "lost = object().attribute",
     "good.py": "fine = 'fine'",
-    "__init__.py": """from coefficients.lazy import lazily
+    "__init__.py": """from actfit.coefficients.lazy import lazily
 __getattr__, __dir__ = lazily(__name__, {"broken": ("name",), "odd": ("lost",), "good": ("fine", "gone")})
 """,
 }

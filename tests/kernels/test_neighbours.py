@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.engine import planes, reference_codes
-from kernels.methods.table import Table
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.engine import planes, reference_codes
+from actfit.kernels.methods.table import Table
 
-neighbours = pytest.importorskip("kernels.engine.neighbours", reason="Numba is not installed")
+neighbours = pytest.importorskip("actfit.kernels.engine.neighbours", reason="Numba is not installed")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e4, -3e38, 1e-40, -1e-40)

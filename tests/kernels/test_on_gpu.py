@@ -9,11 +9,11 @@ import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-import kernels
-from kernels import compress, compression
-from kernels.functional import activation
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
+import actfit
+from actfit import compress
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 from tests.kernels.compression import graphs, models
 from tests.kernels.compression.cuts import full_width
 
@@ -79,7 +79,7 @@ def test_twice_the_same(method: str) -> None:
 def net(**options: Any) -> nn.Module:
     """With activations of ours where there are options."""
     torch.manual_seed(0)
-    acts = (kernels.GELU(**options), kernels.SiLU(**options)) if options else (nn.GELU(), nn.SiLU())
+    acts = (actfit.nn.GELU(**options), actfit.nn.SiLU(**options)) if options else (nn.GELU(), nn.SiLU())
     return nn.Sequential(nn.Linear(64, 256), acts[0], nn.Linear(256, 256), acts[1], nn.Linear(256, 8)).to(PLACE)
 
 
@@ -105,7 +105,7 @@ def coded_error(bits: int, dtype: torch.dtype, place: str) -> float:
     torch.manual_seed(0)
     model, x = nn.Sequential(models.Llama(), models.mlp(64)).to(place, dtype), torch.randn(2, 64, 64).to(place, dtype)
     expected = gradients(model, x)
-    options = compression.options(bits=bits)
+    options = actfit.options(bits=bits)
     torch._dynamo.reset()
     with inductor_config.patch(force_disable_caches=True):  # caches would not distinguish codes of full width
         if place == "cuda":
@@ -139,7 +139,7 @@ def test_coded_partitions_err_as_on_a_cpu(bits: int, dtype: torch.dtype, rel: fl
 @a_compiler_may_warn
 def test_coded_partitions_replay_as_graphs_of_cuda() -> None:
     """Codes live in the pool of a graph between forward and backward; each replay must find its own."""
-    options = compression.options(bits=4)
+    options = actfit.options(bits=4)
     model, inputs = blocks(), [torch.randn(2, 64, 64, device=PLACE) for _ in range(4)]
     torch._dynamo.reset()
     plain = [gradients(torch.compile(model, options=options), x) for x in inputs]
@@ -156,7 +156,7 @@ def test_coded_partitions_replay_as_graphs_of_cuda() -> None:
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_captured_in_a_graph_of_cuda() -> None:
     x = torch.randn(4096, device=PLACE, requires_grad=True)
-    act = kernels.GELU(method="fewbit", bits=3)
+    act = actfit.nn.GELU(method="fewbit", bits=3)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         (expected,) = torch.autograd.grad(act(x).sum(), x)

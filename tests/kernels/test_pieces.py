@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.engine import pieces, planes, reference_codes
+from actfit.kernels.engine import pieces, planes, reference_codes
 
 # Elements of a group, entries of a vector, and elements: groups, a shorter last one, channels that recur, one group.
 PLACES = (

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-import kernels
-from kernels import KernelError, compression, private
-from kernels.memory import Recorder, peak_bytes, saved_bytes
+import actfit
+from actfit import KernelError
+from actfit.kernels import private
+from actfit.kernels.compression import partitioner
+from actfit.kernels.memory import Recorder, peak_bytes, saved_bytes
 from tests.modules import ROOT, Module, module_of, read_modules
 
 # Attributes of tensors, storages, modules and nodes that are at hand: touched where they are read, and nowhere else.
@@ -63,7 +65,7 @@ def private_names(modules: list[Module]) -> list[str]:
 
 
 def test_one_module_names_what_is_private_in_torch() -> None:
-    ours = [module for module in read_modules(ROOT) if not module.name.startswith("kernels.generated")]
+    ours = [module for module in read_modules(ROOT) if not module.name.startswith("actfit.kernels.generated")]
     assert private_names(ours) == []
 
 
@@ -80,7 +82,7 @@ def test_one_module_names_what_is_private_in_torch() -> None:
     ],
 )
 def test_a_private_name_is_seen(line: str) -> None:
-    assert private_names([module_of("kernels.some", line)])
+    assert private_names([module_of("actfit.kernels.some", line)])
 
 
 def test_no_module_imports_names_of_torch_from_there() -> None:
@@ -100,9 +102,9 @@ def test_no_module_imports_names_of_torch_from_there() -> None:
 def test_imports_touch_nothing_private() -> None:
     """Neither the packages nor any public name."""
     code = """if True:
-        import kernels, codegen
-        from kernels import compression, graph, memory, planning, private, record
-        for package in (kernels, codegen, compression, graph, memory, planning, record):
+        import actfit
+        from actfit.kernels import memory, private, record
+        for package in (actfit, actfit.nn, actfit.functional, memory, record):
             for name in package.__all__:
                 getattr(package, name)
         print([name for name in private.NAMES if name in vars(private)])"""
@@ -122,7 +124,7 @@ def test_what_is_missing_costs_what_needs_it_alone(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KernelError, match=r"^torch must have torch\._gone\.FakeTensorMode for this, got .* has it$"):
         peak_bytes(model, x)
     assert saved_bytes(model, x).inputs == 32
-    kernels.GELU(method="fewbit")(x.requires_grad_()).sum().backward()
+    actfit.nn.GELU(method="fewbit")(x.requires_grad_()).sum().backward()
     assert x.grad is not None
 
 
@@ -134,14 +136,14 @@ def test_other_names_are_missing() -> None:
 def at_release(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", release)
     monkeypatch.setattr(private, "check_release", private.check_release.__wrapped__)
-    monkeypatch.setattr("kernels.compression.partitioner.check_release", private.check_release)
+    monkeypatch.setattr(partitioner, "check_release", private.check_release)
 
 
 @pytest.mark.parametrize("release", ["2.16.0+cu140", "3.0.1"])
 def test_a_newer_release_is_tried_with_a_warning(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_release(release, monkeypatch)
     with pytest.warns(UserWarning, match=rf"tested with torch up to 2\.15, not with {release[:4]}"):
-        assert "custom_partitioner_fn" in compression.options()
+        assert "custom_partitioner_fn" in actfit.options()
 
 
 def test_the_warning_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def test_the_warning_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
-            compression.options()
+            actfit.options()
     private.check_release.cache_clear()
     assert len(caught) == 1
 
@@ -159,13 +161,13 @@ def test_the_warning_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_release_that_is_too_old_is_refused(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_release(release, monkeypatch)
     with pytest.raises(KernelError, match=rf"^torch must be 2\.9 or newer, got {release}; pip install 'torch>=2\.9'$"):
-        compression.options()
+        actfit.options()
 
 
 @pytest.mark.parametrize("release", ["2.9.0", "2.13.0+cpu", "2.15.0+cu132"])
 def test_tested_releases_are_taken_without_a_word(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_release(release, monkeypatch)
-    assert "custom_partitioner_fn" in compression.options()
+    assert "custom_partitioner_fn" in actfit.options()
 
 
 class Doubled(torch.autograd.Function):

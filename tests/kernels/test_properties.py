@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from kernels.engine import ops, reference
-from kernels.engine.planes import pack, plane_bytes, unpack
-from kernels.functional import activation
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.registry import ELEMENTWISE as METHODS
-from kernels.stock import STOCK
+from actfit.kernels.engine import ops, reference
+from actfit.kernels.engine.planes import pack, plane_bytes, unpack
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.registry import ELEMENTWISE as METHODS
+from actfit.kernels.stock import STOCK
 from tests.kernels.specs import spec
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]

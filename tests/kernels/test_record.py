@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coefficients.document import dumps, seal
-from fitting.activations import get
-from fitting.fewbit.document import to_document
-from fitting.fewbit.solve import fit
-from fitting.samples import read_samples
-from fitting.weights import from_samples
-from kernels import GELU, KernelError
-from kernels.record import Histogram, recorded
-from kernels.record.histograms import BINS, EDGES, PER_OCTAVE
+from actfit import KernelError
+from actfit.coefficients.document import dumps, seal
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.document import to_document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.samples import read_samples
+from actfit.fitting.weights import from_samples
+from actfit.kernels.record import Histogram, recorded
+from actfit.kernels.record.histograms import BINS, EDGES, PER_OCTAVE
+from actfit.nn import GELU
 
 
 class Net(nn.Module):

@@ -1,4 +1,4 @@
-"""`python -m kernels.record`: a file of samples for each activation of a user's model."""
+"""`actfit record`: a file of samples for each activation of a user's model."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from coefficients import command
-from kernels import KernelError
-from kernels.record import recorded
-from kernels.record.__main__ import SEED, main
+from actfit import KernelError
+from actfit.coefficients import command
+from actfit.kernels.record import recorded
+from actfit.kernels.record.__main__ import SEED, main
 
 MODELS = """
 import torch

@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 import torch
 
-from kernels.methods.few_bit import FewBit
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.registry import ELEMENTWISE as METHODS
+from actfit.kernels.methods.few_bit import FewBit
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.registry import ELEMENTWISE as METHODS
 
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
 from torch.testing._internal.common_methods_invocations import op_db
 
-from kernels import KernelError, functional
-from kernels.functional import activation
+from actfit import KernelError, functional
+from actfit.kernels.functional import activation
 
 # PyTorch's name of the entry -> ours; where a sample's arguments ask for another function, `ours` says which.
 ENTRIES = {

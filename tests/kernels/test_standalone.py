@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from actfit.codegen.standalone import Request, emit
+from actfit.codegen.subject import of_catalogue
+from actfit.fitting.errors import InputError
+from actfit.kernels.engine import launch
+from actfit.kernels.engine.elements import allocate
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.method import KernelSpec
 from benchmarks.baselines.oracle import DTYPES, all_inputs, ulps
-from codegen.standalone import Request, emit
-from codegen.subject import of_catalogue
-from fitting.errors import InputError
-from kernels.engine import launch
-from kernels.engine.elements import allocate
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec
 from tests.codegen.run import module
 from tests.kernels.specs import spec
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-import kernels
-from coefficients import load
-from kernels import KernelError, functional
+import actfit
+from actfit import KernelError, functional
+from actfit.coefficients import load
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -25,7 +25,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def gated(x: Tensor) -> Tensor:
-    return kernels.swiglu(x, 2 * x)
+    return actfit.functional.swiglu(x, 2 * x)
 
 
 @each_method
@@ -49,7 +49,7 @@ def test_torch_func_takes_the_stock_function(options: dict) -> None:
 
 @pytest.mark.parametrize("transform", [torch.func.vmap, lambda f: torch.func.grad(lambda z: f(z).sum())])
 def test_torch_func_takes_gated_activations_and_act_linear(transform) -> None:
-    net, x = kernels.ActLinear("gelu", nn.Linear(7, 3)), torch.randn(5, 7)
+    net, x = actfit.nn.ActLinear("gelu", nn.Linear(7, 3)), torch.randn(5, 7)
     pairs = ((gated, lambda z: nn.functional.silu(z) * (2 * z)), (net, lambda z: net.linear(stock(z))))
     for run, plain in pairs:
         assert torch.equal(transform(run)(x), transform(plain)(x))
@@ -91,7 +91,7 @@ def test_the_gradient_of_a_gradient_is_refused(options: dict, penalty_only: bool
         torch.autograd.grad(loss, x)
 
 
-@pytest.mark.parametrize("run", [gated, kernels.ActLinear("gelu", nn.Linear(7, 3))], ids=["gated", "ActLinear"])
+@pytest.mark.parametrize("run", [gated, actfit.nn.ActLinear("gelu", nn.Linear(7, 3))], ids=["gated", "ActLinear"])
 def test_the_gradient_of_their_gradient_is_refused(run) -> None:
     x = leaf(5, 7)
     (gradient,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kernels
-from kernels import functional
+import actfit
+from actfit import functional
 from tests.kernels.saved import METHODS
 from tests.tiers import in_ci
 
@@ -80,7 +80,7 @@ BY_INDUCTOR = ("fewbit", "forward-ad")
     ids=str,
 )
 def test_a_module_is_as_in_eager_and_compiles_once(method: str, dynamic: bool, backend: str) -> None:
-    net = kernels.GELU(**METHODS[method])
+    net = actfit.nn.GELU(**METHODS[method])
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     assert agree(compiled, net, leaf(37, 53), backend=backend, of_erf=OF_ERF)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -91,7 +91,7 @@ def test_a_module_is_as_in_eager_and_compiles_once(method: str, dynamic: bool, b
 
 def test_another_shape_compiles_again_if_static() -> None:
     """A second compilation raises, as the test above relies on."""
-    compiled = torch.compile(kernels.GELU(), backend="aot_eager", dynamic=False, fullgraph=True)
+    compiled = torch.compile(actfit.nn.GELU(), backend="aot_eager", dynamic=False, fullgraph=True)
     compiled(leaf(37, 53))
     with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="recompile"):
         compiled(leaf(29, 41))
@@ -118,7 +118,7 @@ OF_GATES = list(itertools.product(["exact", "invact", "fewbit"], ["aot_eager", "
 @pytest.mark.parametrize(("method", "backend"), in_ci(OF_GATES, lambda case: case != ("invact", "inductor")))
 def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
     def run(a: Tensor, b: Tensor) -> Tensor:
-        return kernels.swiglu(a, b, method=method)
+        return actfit.functional.swiglu(a, b, method=method)
 
     assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), leaf(6, 35), backend=backend)
 
@@ -127,7 +127,7 @@ def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
 def test_act_linear_is_as_in_eager(backend: str) -> None:
     """Weights are below 35**-0.5, x and the cotangent below 4. With Inductor a term of y may be off by OF_ERF * 4, and
     f' by 4e-4, see `agree`."""
-    net = kernels.ActLinear("gelu", nn.Linear(35, 8))
+    net = actfit.nn.ActLinear("gelu", nn.Linear(35, 8))
     compiled, x = torch.compile(net, backend=backend, fullgraph=True), leaf(6, 35)
     if backend == "aot_eager":
         assert agree(compiled, net, x)
@@ -151,7 +151,7 @@ SHOWN = {("fewbit", torch.bfloat16), ("fewbit", torch.float64), ("invact", torch
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "dtype"), in_ci(OF_DTYPES, SHOWN.__contains__), ids=str)
 def test_dtypes(method: str, dtype: torch.dtype) -> None:
-    net = kernels.GELU(**METHODS[method])
+    net = actfit.nn.GELU(**METHODS[method])
     assert agree(
         torch.compile(net, backend="inductor", fullgraph=True), net, leaf(7, 5, dtype=dtype), backend="inductor"
     )
@@ -172,7 +172,7 @@ OF_LAYOUTS = [
     ids=str,
 )
 def test_layouts(method: str, dynamic: bool, backend: str) -> None:
-    net = kernels.GELU(**METHODS[method])
+    net = actfit.nn.GELU(**METHODS[method])
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     image = torch.randn(2, 3, 4, 5)
     inputs = (image.to(memory_format=torch.channels_last), image.transpose(1, 3), image[..., ::2])
@@ -182,7 +182,7 @@ def test_layouts(method: str, dynamic: bool, backend: str) -> None:
 
 def test_what_is_asked_for_is_guarded() -> None:
     """Another method or number of bits compiles again; the old code does not run for it."""
-    net, x = kernels.GELU(method="fewbit"), leaf(5, 7)
+    net, x = actfit.nn.GELU(method="fewbit"), leaf(5, 7)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     assert agree(compiled, net, x)
     for net.method, net.bits in (("fewbit", 1), ("fewbit", 4), ("forward-ad", None)):
@@ -230,7 +230,7 @@ def test_an_output_that_is_kept_must_not_be_changed(method: str, backend: str) -
 def test_an_input_that_is_kept_must_not_be_changed() -> None:
     def run(a: Tensor, b: Tensor) -> Tensor:
         twice = b * 2
-        gated = kernels.swiglu(a, twice)
+        gated = actfit.functional.swiglu(a, twice)
         return gated + twice.mul_(3)
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -247,7 +247,7 @@ def test_an_output_that_is_not_kept_may_be_changed(method: str, backend: str) ->
 
 @pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
 def test_an_output_changed_after_the_graph_is_refused(method: str) -> None:
-    compiled = torch.compile(kernels.GELU(**METHODS[method]), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(actfit.nn.GELU(**METHODS[method]), backend="aot_eager", fullgraph=True)
     y = compiled(leaf(5, 7))
     y += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -257,7 +257,7 @@ def test_an_output_changed_after_the_graph_is_refused(method: str) -> None:
 @each_method
 def test_double_backward_is_refused(options: dict) -> None:
     x = leaf(5, 7)
-    y = torch.compile(kernels.GELU(**options), backend="aot_eager", fullgraph=True)(x)
+    y = torch.compile(actfit.nn.GELU(**options), backend="aot_eager", fullgraph=True)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"does not currently support double backward|does not require grad"):
         gradient.sum().backward()

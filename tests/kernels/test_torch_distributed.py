@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kernels
+import actfit
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 from tests.kernels.saved import METHODS
 
@@ -23,7 +23,7 @@ ROUNDING = 1000 * torch.finfo(torch.float64).eps
 def model(method: str) -> nn.Module:
     """The same in every process."""
     torch.manual_seed(0)
-    first, second = kernels.GELU(**MODELS[method]), kernels.SiLU(**MODELS[method])
+    first, second = actfit.nn.GELU(**MODELS[method]), actfit.nn.SiLU(**MODELS[method])
     return nn.Sequential(nn.Linear(6, 20), first, nn.Linear(20, 20), second, nn.Linear(20, 3)).double()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kernels
+import actfit
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -23,12 +23,12 @@ class Model(nn.Module):
 
     def __init__(self, options: dict) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8), kernels.Tanh())
-        self.last = kernels.ActLinear("silu", nn.Linear(8, 2))
+        self.first = nn.Sequential(nn.Linear(8, 16), actfit.nn.GELU(**options), nn.Linear(16, 8), actfit.nn.Tanh())
+        self.last = actfit.nn.ActLinear("silu", nn.Linear(8, 2))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x)
-        return self.last(kernels.swiglu(y, y))
+        return self.last(actfit.functional.swiglu(y, y))
 
 
 def stock(model: Model, x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def test_jit_trace(options: dict) -> None:
     model, x = Model(options), torch.randn(5, 8, requires_grad=True)
     net = nn.Sequential(model.first, model.last)
     traced = torch.jit.trace(net, x)
-    assert "actfit" not in str(traced.inlined_graph)
+    assert "actfit::" not in str(traced.inlined_graph)
     assert "aten::gelu" in str(traced.inlined_graph)
     with torch.no_grad():
         assert torch.equal(traced(x), net(x))
@@ -89,15 +89,15 @@ def test_jit_trace(options: dict) -> None:
 @traced_by
 def test_jit_trace_of_a_gated_activation() -> None:
     a, b = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
-    traced = torch.jit.trace(kernels.swiglu, (a, b))
+    traced = torch.jit.trace(actfit.functional.swiglu, (a, b))
     assert torch.equal(traced(a, b), nn.functional.silu(a) * b)
 
 
 @pytest.mark.parametrize("use", ["module", "function"])
 def test_fx_sees_one_call(use: str) -> None:
     nets = {
-        "module": nn.Sequential(nn.Linear(3, 3), kernels.GELU()),
-        "function": lambda x: kernels.functional.gelu(x, method="fewbit"),
+        "module": nn.Sequential(nn.Linear(3, 3), actfit.nn.GELU()),
+        "function": lambda x: actfit.functional.gelu(x, method="fewbit"),
     }
     graph = torch.fx.symbolic_trace(nets[use])
     assert [node.op for node in graph.graph.nodes][-2] == "call_function"

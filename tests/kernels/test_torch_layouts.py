@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kernels
-from kernels import functional
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
+import actfit
+from actfit import functional
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -91,7 +91,7 @@ def test_act_linear_is_stocks_bit_for_bit(name: str) -> None:
     linear = nn.Linear(25, 3)
     for x in (torch.randn(8, 50)[:, 25:], torch.randn(8, 50)[:, ::2], torch.randn(8, 25)):
         expected = linear(STOCK[name](x).contiguous())
-        assert torch.equal(kernels.ActLinear(name, linear)(x.requires_grad_()), expected)
+        assert torch.equal(actfit.nn.ActLinear(name, linear)(x.requires_grad_()), expected)
 
 
 # Vector and scalar code of gelu differ by some units in the last place. Next to the minimum that moves invact's f',
@@ -202,7 +202,7 @@ def test_each_element_has_its_own_slope(options: dict, count: int) -> None:
     assert close(gradient[some], alone, OF_SLOPE)
 
 
-@pytest.mark.parametrize("run", [kernels.swiglu, kernels.geglu, kernels.reglu])
+@pytest.mark.parametrize("run", [actfit.functional.swiglu, actfit.functional.geglu, actfit.functional.reglu])
 def test_gated_layouts(run) -> None:
     a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
     rows = [tensor.detach().contiguous().requires_grad_() for tensor in (a, b)]
@@ -214,12 +214,12 @@ def test_gated_layouts(run) -> None:
 
 def test_gated_layout_is_stocks() -> None:
     a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
-    assert kernels.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
+    assert actfit.functional.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
 
 
 @pytest.mark.parametrize("shape", [(32,), (0, 32), (2, 3, 32), (7, 32)], ids=str)
 def test_act_linear_shapes(shape: tuple[int, ...]) -> None:
-    net = kernels.ActLinear("gelu", nn.Linear(32, 16))
+    net = actfit.nn.ActLinear("gelu", nn.Linear(32, 16))
     x = torch.randn(shape, requires_grad=True)
     y = net(x)
     assert torch.equal(y, net.linear(stock(x)))

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-import kernels
-from kernels import functional
+import actfit
+from actfit import functional
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -35,8 +35,8 @@ def seeded() -> None:
 def mlp(method: str) -> nn.Module:
     first, second = nn.Linear(24, WIDTH), nn.Linear(WIDTH, 16)
     if method == "ActLinear":
-        return nn.Sequential(first, kernels.ActLinear("gelu", second))
-    act = nn.GELU() if method == "stock" else kernels.GELU(**METHODS[method])
+        return nn.Sequential(first, actfit.nn.ActLinear("gelu", second))
+    act = nn.GELU() if method == "stock" else actfit.nn.GELU(**METHODS[method])
     return nn.Sequential(first, act, second)
 
 
@@ -86,7 +86,7 @@ def test_what_autograd_does_not_see_the_allocator_does() -> None:
 @each_method
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, None], ids=["no_grad", "inference", "no leaf"])
 def test_without_gradient_the_stock_function_runs(options: dict, mode: Callable | None) -> None:
-    net = nn.Sequential(kernels.GELU(**options), kernels.SiLU(**options)).eval()
+    net = nn.Sequential(actfit.nn.GELU(**options), actfit.nn.SiLU(**options)).eval()
     x = torch.randn(5, 77, requires_grad=mode is not None)
     stock = nn.Sequential(nn.GELU(), nn.SiLU())
     if mode is None:
@@ -100,7 +100,7 @@ def test_without_gradient_the_stock_function_runs(options: dict, mode: Callable 
 
 @each_method
 def test_inference_keeps_nothing(options: dict) -> None:
-    net, x = kernels.GELU(**options).eval(), torch.randn(1000)
+    net, x = actfit.nn.GELU(**options).eval(), torch.randn(1000)
     with torch.inference_mode():
         y, allocated = bytes_allocated(net, x)
     assert y.is_inference()
@@ -110,7 +110,7 @@ def test_inference_keeps_nothing(options: dict) -> None:
 def test_inference_tensors_can_be_taken_in() -> None:
     with torch.inference_mode():
         x = torch.randn(50)
-    assert torch.equal(kernels.GELU()(x), nn.functional.gelu(x))
+    assert torch.equal(actfit.nn.GELU()(x), nn.functional.gelu(x))
 
 
 def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
@@ -149,7 +149,7 @@ def test_hooks_see_what_is_packed(method: str, expected: list[int]) -> None:
 
 @each_method
 def test_save_on_cpu(options: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 20), kernels.GELU(**options), nn.Linear(20, 3))
+    net = nn.Sequential(nn.Linear(8, 20), actfit.nn.GELU(**options), nn.Linear(20, 3))
     x = torch.randn(5, 8, requires_grad=True)
     plain = gradients(net, x)
     with save_on_cpu():

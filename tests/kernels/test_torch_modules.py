@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kernels
+import actfit
 from tests.kernels.saved import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ def seeded() -> None:
 
 
 def mlp(options: dict) -> nn.Sequential:
-    last = kernels.ActLinear("silu", nn.Linear(8, 2))
-    return nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8), kernels.ELU(0.5), last)
+    last = actfit.nn.ActLinear("silu", nn.Linear(8, 2))
+    return nn.Sequential(nn.Linear(8, 16), actfit.nn.GELU(**options), nn.Linear(16, 8), actfit.nn.ELU(0.5), last)
 
 
 def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
@@ -50,9 +50,9 @@ def test_copies_do_the_same(options: dict, copied) -> None:
 
 @each_method
 def test_state_dicts_are_stocks(options: dict) -> None:
-    assert list(kernels.GELU(**options).state_dict()) == []
+    assert list(actfit.nn.GELU(**options).state_dict()) == []
     stock = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-    ours = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8))
+    ours = nn.Sequential(nn.Linear(8, 16), actfit.nn.GELU(**options), nn.Linear(16, 8))
     assert list(ours.state_dict()) == list(stock.state_dict())
     ours.load_state_dict(stock.state_dict())
     x = torch.randn(5, 8)
@@ -62,22 +62,22 @@ def test_state_dicts_are_stocks(options: dict) -> None:
 
 def test_act_linear_keeps_the_names_of_its_linear() -> None:
     linear = nn.Linear(8, 2)
-    net = kernels.ActLinear("gelu", linear)
+    net = actfit.nn.ActLinear("gelu", linear)
     assert list(net.state_dict()) == ["linear.weight", "linear.bias"]
     assert net.linear is linear
 
 
 def test_names_are_shown() -> None:
-    assert repr(kernels.GELU()) == "GELU(approximate='none', method='invact')"
-    assert repr(kernels.SiLU(method="fewbit", bits=3)) == "SiLU(method='fewbit', bits=3)"
-    assert repr(kernels.LeakyReLU(0.2, method="forward-ad")) == "LeakyReLU(negative_slope=0.2, method='forward-ad')"
-    assert "act='gelu'" in repr(kernels.ActLinear("gelu", nn.Linear(3, 2)))
+    assert repr(actfit.nn.GELU()) == "GELU(approximate='none', method='invact')"
+    assert repr(actfit.nn.SiLU(method="fewbit", bits=3)) == "SiLU(method='fewbit', bits=3)"
+    assert repr(actfit.nn.LeakyReLU(0.2, method="forward-ad")) == "LeakyReLU(negative_slope=0.2, method='forward-ad')"
+    assert "act='gelu'" in repr(actfit.nn.ActLinear("gelu", nn.Linear(3, 2)))
 
 
 def test_modules_are_instances_of_stocks() -> None:
-    shared = [name for name in kernels.__all__ if hasattr(nn, name)]
+    shared = [name for name in actfit.nn.__all__ if hasattr(nn, name)]
     assert len(shared) >= 20
-    assert all(issubclass(getattr(kernels, name), getattr(nn, name)) for name in shared)
+    assert all(issubclass(getattr(actfit.nn, name), getattr(nn, name)) for name in shared)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
@@ -91,11 +91,11 @@ def test_models_are_moved_to_another_dtype(options: dict, dtype: torch.dtype) ->
 @each_method
 def test_one_module_twice_and_tied_weights(options: dict) -> None:
     """The same as with two modules and one weight, as a module has no state."""
-    linear, act = nn.Linear(8, 8), kernels.GELU(**options)
+    linear, act = nn.Linear(8, 8), actfit.nn.GELU(**options)
     tied, apart = nn.Linear(8, 8), nn.Linear(8, 8)
     tied.weight = apart.weight = linear.weight
     once = nn.Sequential(linear, act, tied, act)
-    twice = nn.Sequential(linear, kernels.GELU(**options), tied, kernels.GELU(**options))
+    twice = nn.Sequential(linear, actfit.nn.GELU(**options), tied, actfit.nn.GELU(**options))
     x = torch.randn(5, 8, requires_grad=True)
     assert len(list(once.parameters())) == 3
     assert all(map(torch.equal, gradients(once, x), gradients(twice, x)))
@@ -107,7 +107,7 @@ def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
         torch.manual_seed(0)
         return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation=act, batch_first=True)
 
-    ours, stock, x = layer(kernels.GELU(**options)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
+    ours, stock, x = layer(actfit.nn.GELU(**options)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
     cotangent = torch.randn(2, 5, 16)
     got, expected = (torch.autograd.grad(model(x), [x, *model.parameters()], cotangent) for model in (ours, stock))
     # Derivatives are off by 2e-4 at most, 3-bit ones by 0.11 (see test_torch_autograd); their errors have both signs
@@ -130,7 +130,7 @@ from transformers import BertConfig, BertModel
 sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
 model = BertModel(BertConfig(**sizes, attn_implementation="eager"))
 for layer in model.encoder.layer:
-    layer.intermediate.intermediate_act_fn = kernels.GELU()
+    layer.intermediate.intermediate_act_fn = actfit.nn.GELU()
 model(torch.arange(20).reshape(2, 10)).last_hidden_state.square().sum().backward()
 assert model.encoder.layer[0].intermediate.dense.weight.grad.abs().sum() > 0
 """

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-import kernels
-from kernels import KernelError, functional
+import actfit
+from actfit import KernelError, functional
 from tests.kernels.saved import METHODS
 from tests.kernels.specs import spec
 
@@ -114,20 +114,20 @@ def test_a_meta_tensor_too_large_to_compute() -> None:
 
 
 def test_act_linear_on_meta() -> None:
-    net = kernels.ActLinear("gelu", nn.Linear(7, 3)).to("meta")
+    net = actfit.nn.ActLinear("gelu", nn.Linear(7, 3)).to("meta")
     assert net(torch.empty(5, 7, device="meta")).shape == (5, 3)
 
 
 def test_gated_on_meta() -> None:
     a = torch.empty(5, 7, device="meta", requires_grad=True)
-    assert torch.autograd.grad(kernels.swiglu(a, a).sum(), a)[0].shape == (5, 7)
+    assert torch.autograd.grad(actfit.functional.swiglu(a, a).sum(), a)[0].shape == (5, 7)
 
 
 USES = {
     "functional": functional.gelu,
-    "module": kernels.GELU(),
-    "gated": lambda x: kernels.swiglu(x, x),
-    "ActLinear": kernels.ActLinear("gelu", nn.Linear(3, 2)),
+    "module": actfit.nn.GELU(),
+    "gated": lambda x: actfit.functional.swiglu(x, x),
+    "ActLinear": actfit.nn.ActLinear("gelu", nn.Linear(3, 2)),
 }
 
 
@@ -165,11 +165,11 @@ def test_gated_tensors_must_agree() -> None:
     a = torch.ones(3, requires_grad=True)
     for b in (torch.ones(4), torch.ones(3, dtype=torch.float64), torch.ones(3, device="meta")):
         with pytest.raises(KernelError, match="a and b must agree in shape, dtype and device"):
-            kernels.swiglu(a, b)
+            actfit.functional.swiglu(a, b)
 
 
 def test_devices() -> None:
-    assert kernels.backend("cpu") == "torch"
-    assert kernels.backend("mps") == "torch"
+    assert actfit.backend("cpu") == "torch"
+    assert actfit.backend("mps") == "torch"
     with pytest.raises(KernelError, match=r"device must be one that torch knows, .* got 'nosuch'"):
-        kernels.backend("nosuch")
+        actfit.backend("nosuch")

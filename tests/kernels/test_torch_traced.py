@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
 
-import kernels
-from kernels import functional, saved_bytes
-from kernels.functional import activation
-from kernels.methods.functions import FUNCTIONS
+import actfit
+from actfit import functional, saved_bytes
+from actfit.kernels.functional import activation
+from actfit.kernels.methods.functions import FUNCTIONS
 from tests.tiers import in_ci
 
 pytestmark = pytest.mark.usefixtures("afresh")
@@ -103,7 +103,7 @@ OF_DTYPES = [
 @pytest.mark.parametrize(("options", "dtype", "opaque"), OF_DTYPES)
 def test_which_are_plain_operations(options: dict, dtype: torch.dtype, opaque: bool) -> None:
     seen, x = Graphs(), torch.randn(16, 8, dtype=dtype, requires_grad=True)
-    both_passes(torch.compile(kernels.GELU(**options), backend=seen.backend), x)
+    both_passes(torch.compile(actfit.nn.GELU(**options), backend=seen.backend), x)
     assert len(seen.graphs) == 2
     assert bool(seen.ours()) == opaque
 
@@ -137,7 +137,7 @@ OTHER_WIDTHS = ("fewbit-1", "fewbit-4", "fewbit-8")  # the dtype matters to them
 )
 def test_special_values(method: str, dtype: torch.dtype) -> None:
     options = TRACED[method]
-    assert as_by_ops(kernels.GELU(**options), numbers(dtype), options)
+    assert as_by_ops(actfit.nn.GELU(**options), numbers(dtype), options)
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_inductor_stores_which_way_was_rounded() -> None:
         (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))
         return float((gradient.double() - exact.grad).square().mean().sqrt())
 
-    assert error(torch.compile(kernels.GELU(**TWO_BITS))) < 1.02 * error(kernels.GELU(**TWO_BITS))
-    assert 1.2 * error(kernels.GELU(**TWO_BITS)) < error(kernels.GELU())
+    assert error(torch.compile(actfit.nn.GELU(**TWO_BITS))) < 1.02 * error(actfit.nn.GELU(**TWO_BITS))
+    assert 1.2 * error(actfit.nn.GELU(**TWO_BITS)) < error(actfit.nn.GELU())
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_inductor_stores_which_way_was_rounded() -> None:
 def test_inductor_marks_outputs(dtype: torch.dtype) -> None:
     """Zeros of both signs and infinities have the mark that the op gives them, bit for bit."""
     x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 3.0, -3.0, 1e-7, -1e-7] * 5, dtype=dtype, requires_grad=True)
-    net = kernels.Hardswish(method="invact-precision-bit")  # no function in it is approximated
+    net = actfit.nn.Hardswish(method="invact-precision-bit")  # no function in it is approximated
     compiled, plain = both_passes(torch.compile(net), x), both_passes(net, x)
     assert torch.equal(compiled[0].view(torch.uint8), plain[0].view(torch.uint8))
     assert torch.allclose(compiled[1], plain[1], rtol=torch.finfo(dtype).eps, atol=2.0**-19)
@@ -189,7 +189,7 @@ def shapes() -> Iterator[Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["fewbit-5"], TRACED["forward-ad"]])
 def test_any_shape_and_strides(options: dict) -> None:
-    net = kernels.GELU(**options)
+    net = actfit.nn.GELU(**options)
     for x in shapes():
         torch._dynamo.reset()
         assert as_by_ops(net, x.requires_grad_(), options, dynamic=False), x.shape
@@ -204,7 +204,7 @@ PADDED = ("invact-precision-bit", "fewbit-3")  # whose bits are padded where 8 d
 def test_a_number_of_rows_that_varies(method: str, width: int) -> None:
     """Compiled once, whether 8 divides the number of elements or not."""
     options = TRACED[method]
-    net = kernels.GELU(**options)
+    net = actfit.nn.GELU(**options)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     for rows in (6, 9, 16, 33):
         x = torch.randn(rows, width, requires_grad=True)
@@ -226,7 +226,7 @@ def test_a_number_of_rows_that_varies(method: str, width: int) -> None:
 )
 def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch.dtype) -> None:
     """With torch's partitioner: the hidden tensor is saved for the next layer, the input of GELU is not saved."""
-    net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**options), nn.Linear(64, 16)).to(dtype)
+    net = nn.Sequential(nn.Linear(16, 64), actfit.nn.GELU(**options), nn.Linear(64, 16)).to(dtype)
     x, seen = torch.randn(40, 16, dtype=dtype), Graphs()
     compiled = torch.compile(net, backend=seen.backend)
     assert saved_bytes(compiled, x).total == 40 * 64 * dtype.itemsize + bits * 40 * 64 // 8
@@ -237,7 +237,7 @@ def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch
 @pytest.mark.parametrize(("options", "bits"), [(TRACED["invact-precision-bit"], 0), (TWO_BITS, 2)])
 def test_inductor_saves_no_bits_of_numbers(options: dict, bits: int) -> None:
     """Its own partitioner, after it has removed views of views, saves y and the planes."""
-    net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**options), nn.Linear(64, 16)).bfloat16()
+    net = nn.Sequential(nn.Linear(16, 64), actfit.nn.GELU(**options), nn.Linear(64, 16)).bfloat16()
     assert saved_bytes(torch.compile(net), torch.randn(40, 16).bfloat16()).total == 40 * 64 * 2 + bits * 40 * 64 // 8
 
 
@@ -251,7 +251,7 @@ SHOWN = [(4, (40, 24)), (8, (40, 24)), (3, (7, 5))]
 def test_inductor_decodes_what_it_encoded(bits: int, shape: tuple[int, int]) -> None:
     """f' from few bits is not rounded, so gradients are the ops' bit for bit."""
     options = TRACED[f"fewbit-{bits}"]
-    net, x = kernels.GELU(**options), torch.randn(shape, requires_grad=True)
+    net, x = actfit.nn.GELU(**options), torch.randn(shape, requires_grad=True)
     compiled, plain = both_passes(torch.compile(net), x), both_passes(net, x)
     assert torch.equal(compiled[1], plain[1])
 
@@ -259,7 +259,7 @@ def test_inductor_decodes_what_it_encoded(bits: int, shape: tuple[int, int]) -> 
 @pytest.mark.slow
 @each_traced
 def test_checkpointed_in_compiled_code(options: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**options), nn.Linear(24, 8))
+    net = nn.Sequential(nn.Linear(8, 24), actfit.nn.GELU(**options), nn.Linear(24, 8))
     assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True), options)
 
 
@@ -267,7 +267,7 @@ def test_checkpointed_in_compiled_code(options: dict) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @each_traced
 def test_autocast_and_graph_breaks(options: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**options), nn.Linear(24, 8))
+    net = nn.Sequential(nn.Linear(8, 24), actfit.nn.GELU(**options), nn.Linear(24, 8))
 
     def run(x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -309,11 +309,11 @@ class GatedNet(nn.Module):
         self.up, self.gate, self.down = nn.Linear(16, 64), nn.Linear(16, 64), nn.Linear(64, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(kernels.swiglu(self.gate(x), self.up(x)))
+        return self.down(actfit.functional.swiglu(self.gate(x), self.up(x)))
 
 
 def with_act_linear(bits: int | None) -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 64), kernels.ActLinear("gelu", nn.Linear(64, 16), bits=bits))
+    return nn.Sequential(nn.Linear(16, 64), actfit.nn.ActLinear("gelu", nn.Linear(64, 16), bits=bits))
 
 
 # With the bits of a hidden element that cross into backward: of a gate a, b and the product, which is needed anyway.

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import kernels
-from kernels import functional
+import actfit
+from actfit import functional
 from tests.kernels.saved import METHODS, bytes_allocated
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -41,7 +41,7 @@ def test_autocast_leaves_the_dtype_of_an_activation(options: dict, dtype: torch.
 @each_method
 def test_autocast_of_a_model(options: dict) -> None:
     """After a Linear, the activation works in bfloat16, and saves half of what it saves in float32."""
-    first, act, x = nn.Linear(8, 32), kernels.GELU(**options), torch.randn(40, 8)
+    first, act, x = nn.Linear(8, 32), actfit.nn.GELU(**options), torch.randn(40, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inner = first(x)
         y, allocated = bytes_allocated(act, inner)
@@ -54,7 +54,7 @@ def test_autocast_of_a_model(options: dict) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_autocast_of_act_linear(dtype: torch.dtype) -> None:
-    net = kernels.ActLinear("gelu", nn.Linear(32, 16))
+    net = actfit.nn.ActLinear("gelu", nn.Linear(32, 16))
     x = torch.randn(20, 32, dtype=dtype, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y, expected = net(x), net.linear(nn.functional.gelu(x))
@@ -94,7 +94,7 @@ PARTS = {
 @both_checkpoints
 @each_method
 def test_checkpoints(options: dict, reentrant: bool, part: str) -> None:
-    net, x = mlp(kernels.GELU(**options)), torch.randn(5, 8)
+    net, x = mlp(actfit.nn.GELU(**options)), torch.randn(5, 8)
     plain = gradients(net, net, x)
 
     def run(layers: nn.Module, inner: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def test_checkpoints(options: dict, reentrant: bool, part: str) -> None:
 
 @each_method
 def test_a_checkpoint_keeps_nothing_of_the_activation(options: dict) -> None:
-    act, x = kernels.GELU(**options), torch.randn(1000, requires_grad=True)
+    act, x = actfit.nn.GELU(**options), torch.randn(1000, requires_grad=True)
     y, allocated = bytes_allocated(lambda: checkpoint(act, x, use_reentrant=False, preserve_rng_state=False))
     assert y.requires_grad
     assert allocated == y.nbytes
@@ -145,7 +145,7 @@ def losses(act: nn.Module, steps: int = 20) -> Tensor:
     ],
 )
 def test_twenty_steps_are_as_with_stock(method: str, bound: float) -> None:
-    got, expected = losses(kernels.GELU(**METHODS[method])), losses(nn.GELU())
+    got, expected = losses(actfit.nn.GELU(**METHODS[method])), losses(nn.GELU())
     assert expected[-1] < 0.9 * expected[0]
     assert ((got - expected).abs() <= bound * expected).all()
     if method != "invact-precision-bit":

@@ -8,20 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import kernels
-import kernels.functional as F
+import actfit
+import actfit.kernels.functional as F
+from actfit import KernelError
+from actfit.codegen.options import method
+from actfit.codegen.standalone import Request, emit
+from actfit.codegen.subject import of_catalogue
+from actfit.coefficients import load
+from actfit.fitting.activations import get
+from actfit.kernels.engine import launch, reference
+from actfit.kernels.engine.planes import plane_bytes, unpack
+from actfit.kernels.memory.__main__ import main as memory
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT
 from benchmarks.baselines.oracle import all_inputs, truth
-from codegen.options import method
-from codegen.standalone import Request, emit
-from codegen.subject import of_catalogue
-from coefficients import load
-from fitting.activations import get
-from kernels import KernelError
-from kernels.engine import launch, reference
-from kernels.engine.planes import plane_bytes, unpack
-from kernels.memory.__main__ import main as memory
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT
 from tests.codegen.run import module
 from tests.kernels.specs import border_of, spec
 
@@ -143,23 +143,23 @@ def test_float64_is_refused_and_what_needs_no_gradient_is_not():
     with pytest.raises(KernelError, match="bits must be 1 for silu in float64"):
         F.silu(torch.randn(8, dtype=torch.float64, requires_grad=True), bits=2)
     x = torch.randn(8)
-    assert torch.equal(kernels.GELU(bits=2)(x), nn.functional.gelu(x))
+    assert torch.equal(actfit.nn.GELU(bits=2)(x), nn.functional.gelu(x))
 
 
 def test_module_says_it():
-    assert repr(kernels.GELU(bits=2)) == "GELU(approximate='none', method='invact', bits=2)"
-    assert repr(kernels.SiLU(bits=1)) == repr(kernels.SiLU())
+    assert repr(actfit.nn.GELU(bits=2)) == "GELU(approximate='none', method='invact', bits=2)"
+    assert repr(actfit.nn.SiLU(bits=1)) == repr(actfit.nn.SiLU())
 
 
 def mlp(dtype, bits):
     torch.manual_seed(0)
-    act = kernels.GELU(method="invact", bits=bits)
+    act = actfit.nn.GELU(method="invact", bits=bits)
     return nn.Sequential(nn.Linear(64, 256), act, nn.Linear(256, 64), nn.Tanh()).to(dtype)
 
 
 def test_what_a_layer_keeps():
     x = torch.randn(32, 64).bfloat16()
-    kept = [kernels.saved_bytes(mlp(torch.bfloat16, bits), x).total for bits in (1, 2)]
+    kept = [actfit.saved_bytes(mlp(torch.bfloat16, bits), x).total for bits in (1, 2)]
     assert kept[1] - kept[0] == 32 * 256 // 8
 
 

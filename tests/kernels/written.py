@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from codegen import elementwise
-from codegen.runtime import Elementwise
+from actfit import elementwise
+from actfit.codegen.runtime import Elementwise
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

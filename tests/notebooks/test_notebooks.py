@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coefficients import command, load
+from actfit.coefficients import command, load
 from notebooks import render
 from notebooks.gallery.page import NOTEBOOKS
 
@@ -193,7 +193,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
 
 @pytest.mark.slow
 def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    out = two("import coefficients, pathlib\nprint(pathlib.Path.cwd().name)")
+    out = two("import actfit, pathlib\nprint(pathlib.Path.cwd().name)")
     assert render.main(["--out", str(out)]) == 0
     stdout, stderr = capsys.readouterr()
     assert stdout.split() == [str(out / "first.html"), str(out / "second.html")]

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError, nearest
-from fitting.invact import arguments
-from fitting.invact.engines import minimax, papers, template
-from fitting.invact.engines.problem import Problem
-from fitting.invact.engines.refit import refit
-from fitting.invact.formula import Form
-from fitting.invact.price import improving, price
-from fitting.invact.symbolic import Data, operon, pysr, sound_at
-from fitting.invact.symbolic.equations import read_hall_of_fame
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError, nearest
+from actfit.fitting.invact import arguments
+from actfit.fitting.invact.engines import minimax, papers, template
+from actfit.fitting.invact.engines.problem import Problem
+from actfit.fitting.invact.engines.refit import refit
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.price import improving, price
+from actfit.fitting.invact.symbolic import Data, operon, pysr, sound_at
+from actfit.fitting.invact.symbolic.equations import read_hall_of_fame
 
 RUNS = 8  # of operon
 MAXSIZE = 30  # nodes of a formula that PySR looks for

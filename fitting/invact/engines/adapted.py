@@ -17,15 +17,15 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from sympy import Expr, Pow, Rational
 
-from fitting.activations.functions import maximum
-from fitting.activations.tape import Array, Tape
-from fitting.invact.branches import Anchor, Branch, Split
-from fitting.invact.engines.closed_form import ENGINE as CLOSED
-from fitting.invact.engines.closed_form import as_candidate, closed_form
-from fitting.invact.error_floor import Cells, ErrorFloor
-from fitting.invact.formats import Format
-from fitting.invact.formula import Candidate, Form
-from fitting.invact.variable import S, Variable, Y, constant
+from actfit.fitting.activations.functions import maximum
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.invact.branches import Anchor, Branch, Split
+from actfit.fitting.invact.engines.closed_form import ENGINE as CLOSED
+from actfit.fitting.invact.engines.closed_form import as_candidate, closed_form
+from actfit.fitting.invact.error_floor import Cells, ErrorFloor
+from actfit.fitting.invact.formats import Format
+from actfit.fitting.invact.formula import Candidate, Form
+from actfit.fitting.invact.variable import S, Variable, Y, constant
 
 ENGINE = "adapted"
 CLOSED_FORMS = (CLOSED, ENGINE)  # as they are, and adapted

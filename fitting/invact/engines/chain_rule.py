@@ -9,12 +9,12 @@ from collections.abc import Callable
 import sympy
 from sympy import Abs, Dummy, Expr, Integer, Mul, Piecewise, Poly, Rational, Wild, cos, exp, log, sqrt, tan
 
-from fitting.activations.activation import Activation
-from fitting.activations.calculus import sign_inside
-from fitting.activations.functions import expm1, log1p, maximum, minimum, softplus, x
-from fitting.activations.tape import Tape
-from fitting.invact.branches import Arc
-from fitting.invact.variable import Y
+from actfit.fitting.activations.activation import Activation
+from actfit.fitting.activations.calculus import sign_inside
+from actfit.fitting.activations.functions import expm1, log1p, maximum, minimum, softplus, x
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.invact.branches import Arc
+from actfit.fitting.invact.variable import Y
 
 OfValue = Callable[[Expr, int], Expr]
 

@@ -9,13 +9,13 @@ import numpy as np
 from sympy import Abs, And, Expr, Ge, Gt, Le, Lt, Or, Piecewise, Rational, true
 from sympy.core.relational import Relational
 
-from fitting.activations.activation import Activation
-from fitting.activations.tape import Tape
-from fitting.invact.branches import Branch, Split
-from fitting.invact.engines.chain_rule import arc_form
-from fitting.invact.formats import Format
-from fitting.invact.formula import Candidate, Form
-from fitting.invact.variable import Variable, Y, constant
+from actfit.fitting.activations.activation import Activation
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.invact.branches import Branch, Split
+from actfit.fitting.invact.engines.chain_rule import arc_form
+from actfit.fitting.invact.formats import Format
+from actfit.fitting.invact.formula import Candidate, Form
+from actfit.fitting.invact.variable import Variable, Y, constant
 
 _SAME = 1e-7  # values that differ by less are the same: a root in g makes 1e-8 of the rounding of y
 _AGREE = 1e-6  # by which a closed form, in float64 at rounded y, may differ from f'

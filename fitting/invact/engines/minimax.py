@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sympy import Expr, Integer, Rational, Symbol
 
-from fitting.activations.tape import Array
-from fitting.invact.engines.problem import Problem, Tail, Target
-from fitting.invact.engines.refit import improve
-from fitting.invact.formula import Form
-from fitting.invact.variable import S, constant
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.engines.problem import Problem, Tail, Target
+from actfit.fitting.invact.engines.refit import improve
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.variable import S, constant
 
 ENGINE = "minimax"
 ITERATIONS = 12  # of the linearised problem

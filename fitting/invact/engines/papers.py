@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from fitting.activations import get
-from fitting.activations.grammar import parse_formula
-from fitting.invact.arguments import PUBLISHED
-from fitting.invact.branches import split
-from fitting.invact.formula import Candidate, Form
-from fitting.invact.variable import S, Variable, Y, constant
+from actfit.fitting.activations import get
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.invact.arguments import PUBLISHED
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.formula import Candidate, Form
+from actfit.fitting.invact.variable import S, Variable, Y, constant
 
 ENGINE = PUBLISHED
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.invact.engines.stretch import Stretch, cut, variables
-from fitting.invact.error_floor import Cells, ErrorFloor
-from fitting.invact.formula import Form, evaluate
-from fitting.invact.judge import Rule
-from fitting.invact.variable import Variable
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.engines.stretch import Stretch, cut, variables
+from actfit.fitting.invact.error_floor import Cells, ErrorFloor
+from actfit.fitting.invact.formula import Form, evaluate
+from actfit.fitting.invact.judge import Rule
+from actfit.fitting.invact.variable import Variable
 
 CLOSE = 60  # outputs next to f(T) that stay single points when neighbours are merged
 MERGED = 600  # the most points into which the other outputs of a 16-bit format are merged

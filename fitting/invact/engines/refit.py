@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares, linprog
 from sympy import Expr
 
-from fitting.activations.tape import Array, Tape
-from fitting.invact.engines.problem import HUGE, Squares, Target
-from fitting.invact.formula import Form, derivative_by
-from fitting.invact.variable import S, Y
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.invact.engines.problem import HUGE, Squares, Target
+from actfit.fitting.invact.formula import Form, derivative_by
+from actfit.fitting.invact.variable import S, Y
 
 ROUNDS = 25  # of the minimax polish, which converges quadratically and seldom needs all
 ENOUGH = 0.01  # of the largest error: the gain that a further round must promise

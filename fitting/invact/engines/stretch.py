@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fitting.activations import calculus
-from fitting.activations.tape import Array
-from fitting.errors import InputError
-from fitting.invact.branches import Anchor, Arc, Branch, Split
-from fitting.invact.error_floor import Cells, ErrorFloor
-from fitting.invact.exact import derivative_from_output, two_floats
-from fitting.invact.variable import Variable
+from actfit.fitting.activations import calculus
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import Anchor, Arc, Branch, Split
+from actfit.fitting.invact.error_floor import Cells, ErrorFloor
+from actfit.fitting.invact.exact import derivative_from_output, two_floats
+from actfit.fitting.invact.variable import Variable
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ def stretch_of(split: Split, index: int) -> Stretch:
     else:
         raise InputError(
             f"{activation.name} must be smooth on each side of its turning point, or have a closed form; it has "
-            f"{len(arcs)} pieces on one side; python -m fitting.fewbit fits it"
+            f"{len(arcs)} pieces on one side; actfit fewbit fits it"
         )
     for flat in (arc for arc in split.branches[index].arcs if not arc.direction):
         if stretch.anchor is None or float(stretch.anchor.y) != flat.y[0]:
             raise InputError(
                 f"{activation.name} must have no flat part beside a slope that is not 0 there, or have a closed form; "
-                f"it is {flat.y[0]:g} from x = {flat.lo:g} to {flat.hi:g}; python -m fitting.fewbit fits it"
+                f"it is {flat.y[0]:g} from x = {flat.lo:g} to {flat.hi:g}; actfit fewbit fits it"
             )
     for limit in (stretch.limit(-1), stretch.limit(1)):
         if limit is not None and not math.isfinite(limit):

@@ -15,16 +15,16 @@ from scipy.linalg import qr
 from scipy.optimize import least_squares
 from sympy import Symbol
 
-from fitting.activations.grammar import parse_formula
-from fitting.activations.tape import Array
-from fitting.activations.vocabulary import RESERVED
-from fitting.errors import InputError
-from fitting.invact.engines.papers import TEMPLATES, Template
-from fitting.invact.engines.problem import HUGE, Problem, Target
-from fitting.invact.engines.refit import FormModel, Model, improve
-from fitting.invact.formula import Form
-from fitting.invact.price import improving, price
-from fitting.invact.variable import S, Y, constant
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.activations.vocabulary import RESERVED
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.engines.papers import TEMPLATES, Template
+from actfit.fitting.invact.engines.problem import HUGE, Problem, Target
+from actfit.fitting.invact.engines.refit import FormModel, Model, improve
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.price import improving, price
+from actfit.fitting.invact.variable import S, Y, constant
 
 __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]
 

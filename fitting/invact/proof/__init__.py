@@ -16,10 +16,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from fitting.activations.tape import Array
-from fitting.invact.branches import Arc, Branch
-from fitting.invact.formula import Candidate
-from fitting.invact.proof.difference import Difference
+from actfit.fitting.activations.tape import Array
+from actfit.fitting.invact.branches import Arc, Branch
+from actfit.fitting.invact.formula import Candidate
+from actfit.fitting.invact.proof.difference import Difference
 
 REACH = 2.0**128  # |x| of every float32 number
 SHARP = 0.002  # of the largest sample: by how much the bound may exceed it

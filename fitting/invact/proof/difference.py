@@ -15,15 +15,15 @@ import numpy as np
 import sympy
 from sympy import Expr, Symbol
 
-from fitting.activations import calculus
-from fitting.activations.arithmetics import Arithmetic
-from fitting.activations.enclosures import HULL, ROOTS, SERIES
-from fitting.activations.tape import Array, Tape
-from fitting.invact.branches import Arc
-from fitting.invact.engines.adapted import CLOSED_FORMS
-from fitting.invact.formula import Candidate
-from fitting.invact.proof.ranges import around, inside, roots_are_real, span
-from fitting.invact.variable import S, Y
+from actfit.fitting.activations import calculus
+from actfit.fitting.activations.arithmetics import Arithmetic
+from actfit.fitting.activations.enclosures import HULL, ROOTS, SERIES
+from actfit.fitting.activations.tape import Array, Tape
+from actfit.fitting.invact.branches import Arc
+from actfit.fitting.invact.engines.adapted import CLOSED_FORMS
+from actfit.fitting.invact.formula import Candidate
+from actfit.fitting.invact.proof.ranges import around, inside, roots_are_real, span
+from actfit.fitting.invact.variable import S, Y
 
 ORDER = 14  # of the Taylor polynomial's remainder
 PRECISION = 128  # bits

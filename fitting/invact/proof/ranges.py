@@ -6,8 +6,8 @@ import sympy
 from sympy import Expr, Rational, Symbol
 from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 
-from fitting.activations.functions import maximum, minimum
-from fitting.invact.variable import Y
+from actfit.fitting.activations.functions import maximum, minimum
+from actfit.fitting.invact.variable import Y
 
 _LESS, _GREATER = (LessThan, StrictLessThan), (GreaterThan, StrictGreaterThan)
 

@@ -14,11 +14,11 @@ import sympy
 from numpy.typing import NDArray
 from sympy import Abs, Expr, Integer, Rational, preorder_traversal
 
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from fitting.invact.formula import Form, evaluate
-from fitting.invact.symbolic.equations import to_form
-from fitting.invact.variable import S, Y
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form, evaluate
+from actfit.fitting.invact.symbolic.equations import to_form
+from actfit.fitting.invact.variable import S, Y
 
 Array = NDArray[np.float64]
 

@@ -15,10 +15,10 @@ from typing import Any
 import sympy
 from sympy import Abs, Expr, Integer, Rational, Symbol, default_sort_key, exp, sqrt
 
-from fitting.activations.grammar import LARGEST, magnitude, parse_formula
-from fitting.errors import InputError
-from fitting.invact.formula import Form
-from fitting.invact.variable import S, Y, constant
+from actfit.fitting.activations.grammar import LARGEST, magnitude, parse_formula
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.variable import S, Y, constant
 
 ENGINE = "pysr"
 NAME = "hall_of_fame.csv"

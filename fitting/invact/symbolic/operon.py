@@ -1,6 +1,6 @@
 """Symbolic regression by Operon (pyoperon), the engine that needs no Julia: many short seeded runs, one front.
 
-`python -m fitting.invact.symbolic.operon FOLDER` runs the searches in a process of its own; `search` starts it.
+`python -m actfit.fitting.invact.symbolic.operon FOLDER` runs the searches in a process of its own; `search` starts it.
 Operon computes in float32 and knows no weights: its points are as dense as the weight, and the constants of its forms
 are starts for a better fit.
 """
@@ -21,11 +21,11 @@ import numpy as np
 import sympy
 from sympy import Expr, Rational
 
-from fitting.errors import InputError
-from fitting.invact.formula import Form
-from fitting.invact.symbolic import Array, Data, child, front, pruned
-from fitting.invact.symbolic.equations import to_form
-from fitting.invact.variable import S, Y
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.symbolic import Array, Data, child, front, pruned
+from actfit.fitting.invact.symbolic.equations import to_form
+from actfit.fitting.invact.variable import S, Y
 
 ENGINE = "operon"
 POINTS = 400
@@ -75,7 +75,7 @@ def search(
         np.savez(folder / "data.npz", features=features, target=data.target[drawn])
         runs = [SETTINGS | {"random_state": seed + run} for run in range(budget)]
         (folder / "runs.json").write_text(json.dumps(runs), "utf-8")
-        with child("fitting.invact.symbolic.operon", folder, PIPE) as process:
+        with child("actfit.fitting.invact.symbolic.operon", folder, PIPE) as process:
             for done, line in enumerate(process.stdout or (), 1):
                 if not line.endswith("\n"):
                     break  # the process died here; `child` says so

@@ -1,6 +1,6 @@
 """Symbolic regression by PySR, in a process of its own: Julia beside other numerical libraries can crash a process.
 
-`python -m fitting.invact.symbolic.pysr FOLDER` runs the search; `search` starts it and reads the file that PySR leaves.
+`python -m` runs the search in FOLDER; `search` starts it and reads the file that PySR leaves.
 If Julia cannot be installed here, a search can run elsewhere: `read_hall_of_fame` takes its folder.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 import sympy
 from sympy import Expr, Rational
 
-from fitting.errors import InputError
-from fitting.invact.formula import Form
-from fitting.invact.symbolic import Data, child, front
-from fitting.invact.symbolic.equations import NAME, read_hall_of_fame
-from fitting.invact.variable import S, Y
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.symbolic import Data, child, front
+from actfit.fitting.invact.symbolic.equations import NAME, read_hall_of_fame
+from actfit.fitting.invact.variable import S, Y
 
 ENGINE = "pysr"
 RUN = "run"  # PySR's name for the sub-folder that it writes into
@@ -60,7 +60,7 @@ def search(
         np.savez(folder / "data.npz", features=features, target=data.target, weight=data.weight)
         (folder / "options.json").write_text(json.dumps(arguments), "utf-8")
         limit = None if timeout is None else START + timeout
-        with child("fitting.invact.symbolic.pysr", folder, sys.stderr if terminal else DEVNULL, limit):
+        with child("actfit.fitting.invact.symbolic.pysr", folder, sys.stderr if terminal else DEVNULL, limit):
             pass
         if not any((folder / RUN).glob(f"{NAME}*")):
             raise InputError("engine pysr: the search ended before its first formulas; give it more time")

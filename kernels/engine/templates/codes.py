@@ -20,7 +20,7 @@ that integers are divided once a row if possible:
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.planes import load_planes, store_planes
+from actfit.kernels.engine.templates.planes import load_planes, store_planes
 
 
 @triton.jit

@@ -24,7 +24,7 @@ element and then their derivatives, which backward reads; pointers come in tuple
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.planes import load_planes, store_planes
+from actfit.kernels.engine.templates.planes import load_planes, store_planes
 
 
 @triton.jit

@@ -7,8 +7,8 @@ multiply-adds, so that each operation rounds as it does in the reference.
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.planes import load_planes
-from kernels.engine.templates.runs import load_runs, store_planes_of_runs
+from actfit.kernels.engine.templates.planes import load_planes
+from actfit.kernels.engine.templates.runs import load_runs, store_planes_of_runs
 
 
 @triton.jit

@@ -8,7 +8,7 @@ A run is RUN elements, 64 bytes: 32 of 16 bits or 16 of 32. A thread loads them 
 import triton
 import triton.language as tl
 
-from kernels.engine.templates.planes import packed
+from actfit.kernels.engine.templates.planes import packed
 
 
 @triton.jit

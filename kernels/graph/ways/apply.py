@@ -6,14 +6,14 @@ from operator import getitem
 import torch
 from torch import fx
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.compression.cut import module_of, operation_of
-from kernels.compression.layout import order_of
-from kernels.compression.nodes import call, origin
-from kernels.errors import KernelError
-from kernels.graph.ways.sites import sites_of
-from kernels.graph.ways.way import Site, Way
-from kernels.methods.method import KernelSpec
+import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.compression.cut import module_of, operation_of
+from actfit.kernels.compression.layout import order_of
+from actfit.kernels.compression.nodes import call, origin
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.ways.sites import sites_of
+from actfit.kernels.graph.ways.way import Site, Way
+from actfit.kernels.methods.method import KernelSpec
 
 
 def apply(way: Way, graph: fx.Graph, outputs: int, is_dear: Callable[[fx.Node], bool]) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.graph.ways.way import Way
-from kernels.methods.forward_derivative import ForwardDerivative
+from actfit.kernels.graph.ways.way import Way
+from actfit.kernels.methods.forward_derivative import ForwardDerivative
 
 
 @dataclass(frozen=True)

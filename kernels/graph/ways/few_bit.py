@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.graph.ways.way import Way
-from kernels.methods.few_bit import FewBit
+from actfit.kernels.graph.ways.way import Way
+from actfit.kernels.methods.few_bit import FewBit
 
 
 @dataclass(frozen=True)

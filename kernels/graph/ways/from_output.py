@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.graph.ways.way import Site, Way
-from kernels.methods.from_output import FromOutput
+from actfit.kernels.graph.ways.way import Site, Way
+from actfit.kernels.methods.from_output import FromOutput
 
 
 @dataclass(frozen=True)

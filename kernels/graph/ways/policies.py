@@ -1,13 +1,13 @@
-"""Papers' methods by the names that `kernels.compress` takes as `policy`."""
+"""Papers' methods by the names that `actfit.compress` takes as `policy`."""
 
-from kernels.errors import KernelError, shown
-from kernels.graph.ways.derivative import Derivative
-from kernels.graph.ways.few_bit import FewBitDerivative
-from kernels.graph.ways.from_output import FromOutputDerivative
-from kernels.graph.ways.way import Way
-from kernels.methods.approximate_activations import ApproximateActivations
-from kernels.methods.every_tensor import BITS, EveryTensor
-from kernels.methods.registry import near
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.graph.ways.derivative import Derivative
+from actfit.kernels.graph.ways.few_bit import FewBitDerivative
+from actfit.kernels.graph.ways.from_output import FromOutputDerivative
+from actfit.kernels.graph.ways.way import Way
+from actfit.kernels.methods.approximate_activations import ApproximateActivations
+from actfit.kernels.methods.every_tensor import BITS, EveryTensor
+from actfit.kernels.methods.registry import near
 
 WAYS = (FewBitDerivative, FromOutputDerivative, Derivative)
 POLICIES: dict[str, Way] = {name: value for way in WAYS for name, value in way.policies().items()}

@@ -8,14 +8,14 @@ from operator import getitem
 import torch
 from torch import Tensor, fx
 
-from kernels import private
-from kernels.compression.layout import hint, order_of
-from kernels.compression.nodes import is_pointwise, is_view, packet_of
-from kernels.engine.elements import DTYPES
-from kernels.graph.undefined import is_tangent
-from kernels.graph.ways.way import Site
-from kernels.methods.functions import FUNCTIONS
-from kernels.stock import STOCK
+from actfit.kernels import private
+from actfit.kernels.compression.layout import hint, order_of
+from actfit.kernels.compression.nodes import is_pointwise, is_view, packet_of
+from actfit.kernels.engine.elements import DTYPES
+from actfit.kernels.graph.undefined import is_tangent
+from actfit.kernels.graph.ways.way import Site
+from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.stock import STOCK
 
 aten = torch.ops.aten
 # Operations that only derivatives have, and the place of the argument that they are computed from: x or y.

@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import fx
 
-from kernels.engine.elements import dtype_name
-from kernels.errors import KernelError
-from kernels.methods.method import KernelSpec
-from kernels.validate import kernel_for, numbers_for
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.errors import KernelError
+from actfit.kernels.methods.method import KernelSpec
+from actfit.kernels.validate import kernel_for, numbers_for
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Way(ABC):
     Attributes
     ----------
     method
-        Of `kernels.functional`: its kernels run.
+        Of `actfit.functional`: its kernels run.
     saves
         What crosses into backward.
     error

@@ -19,7 +19,7 @@ SHARED = (
         "torch._dynamo",
         "benchmarks.clock",
         "benchmarks.compression.ways",
-        "codegen.standalone",
+        "actfit.codegen.standalone",
     ),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "vit")),
 )

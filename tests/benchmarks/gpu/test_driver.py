@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from actfit.coefficients import command
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import progress
 from benchmarks.gpu.steps import Part
-from coefficients import command
 
 Run = Callable[..., int]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from actfit.coefficients import command
 from benchmarks import pages, report, rows
 from benchmarks.gpu import models, progress
 from benchmarks.gpu.steps import STEPS, parts
-from coefficients import command
 from tests.benchmarks.gpu.machine import ROOT, WITHOUT, environment
 
 pytestmark = pytest.mark.slow

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from actfit.coefficients import command
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
-from coefficients import command
 from tests.benchmarks.gpu.machine import ROOT, environment
 
 WITH_NUMBA = ("neighbours", "loops")  # of kernels.engine: `host.loops` imports them where Numba is

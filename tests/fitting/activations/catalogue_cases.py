@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from fitting.activations import get, names
+from actfit.fitting.activations import get, names
 from tests.fitting.agreement import EPS
 
 INF = math.inf

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from scipy import special
 
-from fitting.activations.grammar import parse
-from fitting.activations.tape import Tape
+from actfit.fitting.activations.grammar import parse
+from actfit.fitting.activations.tape import Tape
 
 POINTS = np.array([-3.7, -1.0, -0.4, 0.0, 0.3, 1.0, 2.9])
 

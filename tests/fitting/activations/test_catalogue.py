@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from fitting.activations import Activation, from_expression, get, names, oracle
-from fitting.activations.catalogue import ALIASES
-from fitting.errors import InputError
+from actfit.fitting.activations import Activation, from_expression, get, names, oracle
+from actfit.fitting.activations.catalogue import ALIASES
+from actfit.fitting.errors import InputError
 from tests.fitting.activations.catalogue_cases import INF, every_case
 
 

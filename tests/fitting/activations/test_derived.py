@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import Limits, Minimum, get, names, oracle
-from fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations import Limits, Minimum, get, names, oracle
+from actfit.fitting.activations.catalogue import CATALOGUE
 from tests.fitting.activations.catalogue_cases import INF, close, every_case, every_name, known, shape
 from tests.fitting.agreement import EPS, assert_agree, misses
 

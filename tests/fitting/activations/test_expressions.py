@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import lambertw
 
-from fitting.activations import from_expression, get
-from fitting.activations.catalogue import CATALOGUE
-from fitting.errors import InputError
-from fitting.fewbit.solve import fit
-from fitting.invact.solve import fit as fit_from_output
-from fitting.joint.solve import fit_joint
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.invact.solve import fit as fit_from_output
+from actfit.fitting.joint.solve import fit_joint
 from tests.fitting.activations.catalogue_cases import INF, close, shape
 from tests.fitting.agreement import EPS, assert_agree, line
 
@@ -162,7 +162,7 @@ def test_a_python_function_is_told_how_to_write_its_expression(solve):
     )
     with pytest.raises(InputError) as caught:
         solve(lambda x: x * x, 1)
-    text = "codegen.elementwise(f).expressions()[0][0]"
+    text = "actfit.elementwise(f).expressions()[0][0]"
     assert str(caught.value) == f"{rule} the function <lambda>; the text for one of torch: {text}"
     with pytest.raises(InputError) as caught:
         solve("gelu", 1)

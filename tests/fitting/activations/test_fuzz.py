@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fitting.activations.grammar import FUNCTIONS, parse
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
+from actfit.fitting.activations.grammar import FUNCTIONS, parse
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
 from tests.fitting.activations.reference_values import POINTS, REFERENCE
 from tests.fitting.agreement import assert_agree
 

@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 
-from fitting.activations import from_expression, get
-from fitting.activations.functions import STABLE_FUNCTIONS, x
-from fitting.activations.grammar import FUNCTIONS, MAX_BITS, MAX_DEPTH, MAX_LENGTH, RESERVED, parse
-from fitting.errors import LONGEST, InputError
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.activations.functions import STABLE_FUNCTIONS, x
+from actfit.fitting.activations.grammar import FUNCTIONS, MAX_BITS, MAX_DEPTH, MAX_LENGTH, RESERVED, parse
+from actfit.fitting.errors import LONGEST, InputError
 from tests.fitting.activations.reference_values import POINTS, REFERENCE, value
 from tests.fitting.agreement import EPS, assert_agree
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import Branch, from_expression, get, names, oracle
-from fitting.errors import InputError
+from actfit.fitting.activations import Branch, from_expression, get, names, oracle
+from actfit.fitting.errors import InputError
 from tests.fitting.activations.catalogue_cases import known
 
 BRANCHES = [(name, index) for name in names() for index, branch in enumerate(get(name).branches) if branch.direction]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitting.activations import calculus, from_expression, oracle
-from fitting.activations.enclosures import SERIES
-from fitting.activations.functions import removable
-from fitting.activations.grammar import parse
-from fitting.activations.singularities import settled, singular
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from fitting.fewbit.solve import fit
+from actfit.fitting.activations import calculus, from_expression, oracle
+from actfit.fitting.activations.enclosures import SERIES
+from actfit.fitting.activations.functions import removable
+from actfit.fitting.activations.grammar import parse
+from actfit.fitting.activations.singularities import settled, singular
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import fit
 
 # expression -> (the point, f there, f' there, f'' there), by hand from the power series
 QUOTIENTS = {
@@ -177,7 +177,7 @@ def test_they_are_fitted_with_a_certificate(expression):
 @pytest.mark.slow
 def test_f_prime_from_the_output_has_a_proven_bound():
     """x/(exp(x) - 1) falls from infinity to 0: one branch, whose bound uses the series at 0."""
-    from fitting.invact.solve import fit as fit_output
+    from actfit.fitting.invact.solve import fit as fit_output
 
     output_fit = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
     assert len(output_fit.bounds) == 1

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import calculus, from_expression, get, names, oracle
-from fitting.activations.functions import DEFINITIONS, STABLE_FUNCTIONS, erfc, x
-from fitting.activations.grammar import FUNCTIONS, parse
-from fitting.activations.tape import Tape
+from actfit.fitting.activations import calculus, from_expression, get, names, oracle
+from actfit.fitting.activations.functions import DEFINITIONS, STABLE_FUNCTIONS, erfc, x
+from actfit.fitting.activations.grammar import FUNCTIONS, parse
+from actfit.fitting.activations.tape import Tape
 from tests.fitting.agreement import EPS, assert_agree
 
 USERS = {

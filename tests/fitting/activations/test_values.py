@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import get, oracle
-from fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations import get, oracle
+from actfit.fitting.activations.catalogue import CATALOGUE
 from tests.fitting.activations.catalogue_cases import INF, every_case, every_name
 from tests.fitting.agreement import EPS, around, assert_agree, line, misses
 

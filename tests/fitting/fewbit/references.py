@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 from scipy.special import erf
 
-from fitting.activations import from_expression, get, names
-from fitting.fewbit.solve import fit
-from fitting.weights import parse_weight
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import parse_weight
 
 LO, HI = -10.0, 10.0
 # Shipped tables whose cases show the others', too: the time grows with the number of levels.

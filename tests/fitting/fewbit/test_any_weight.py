@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fitting.activations import get
-from fitting.errors import InputError
-from fitting.fewbit import judge, scan
-from fitting.fewbit.measure import GOLDEN
-from fitting.fewbit.solve import UNSEEN, fit
-from fitting.weights import from_callable, from_samples
+from actfit.fitting.activations import get
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import judge, scan
+from actfit.fitting.fewbit.measure import GOLDEN
+from actfit.fitting.fewbit.solve import UNSEEN, fit
+from actfit.fitting.weights import from_callable, from_samples
 from tests.fitting.fewbit.references import DERIVATIVES, GAP, HI, LO, fitted
 from tests.tiers import in_ci
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import get
-from fitting.errors import InputError
-from fitting.fewbit.certificate import _variation, lower_bound
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.search import grid_optimum
-from fitting.fewbit.solve import _check_agreement, _task, fit
-from fitting.weights import from_samples, parse_weight, uniform
+from actfit.fitting.activations import get
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.certificate import _variation, lower_bound
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.search import grid_optimum
+from actfit.fitting.fewbit.solve import _check_agreement, _task, fit
+from actfit.fitting.weights import from_samples, parse_weight, uniform
 from tests.fitting.fewbit.references import (
     DERIVATIVES,
     GAP,

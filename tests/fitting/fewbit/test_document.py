@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coefficients import load
-from coefficients.document import seal
-from coefficients.schema import schema
-from fitting import provenance
-from fitting.activations import from_expression, get
-from fitting.fewbit import document
-from fitting.fewbit.solve import Fit, fit
-from fitting.weights import from_callable, from_samples, parse_weight
+from actfit.coefficients import load
+from actfit.coefficients.document import seal
+from actfit.coefficients.schema import schema
+from actfit.fitting import provenance
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.fewbit import document
+from actfit.fitting.fewbit.solve import Fit, fit
+from actfit.fitting.weights import from_callable, from_samples, parse_weight
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,10 +15,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coefficients import compiled
-from fitting.errors import InputError
-from fitting.fewbit.blocks import TABLE_CELLS, _cost, _cut_after, best_cuts
-from fitting.fewbit.dp import EPS, TINY, _scaled, partition, prefix_sums, turning_points
+from actfit.coefficients import compiled
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.blocks import TABLE_CELLS, _cost, _cut_after, best_cuts
+from actfit.fitting.fewbit.dp import EPS, TINY, _scaled, partition, prefix_sums, turning_points
 from tests.modules import ROOT
 
 Array = NDArray[np.float64]
@@ -222,7 +222,7 @@ LITTLE_MEMORY = """
 import resource
 from pathlib import Path
 import numpy as np
-from fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.dp import partition
 
 n, k = 1 << 16, 512
 partition([0, 1, 2], [1, 1, 1], 2)  # compiles

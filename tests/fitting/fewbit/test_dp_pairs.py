@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.dp import partition
 
 INTEGERS = st.integers(-4, 4).map(float)  # many exact ties
 WIDE = st.builds(lambda m, e: m * 10.0**e, st.floats(-1, 1), st.integers(-6, 6))

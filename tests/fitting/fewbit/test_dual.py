@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fitting.errors import InputError
-from fitting.fewbit.dp import partition
-from fitting.fewbit.dual import priced_partition
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.dp import partition
+from actfit.fitting.fewbit.dual import priced_partition
 from tests.fitting.fewbit.test_dp import CURVES, MASSES, Atoms, atoms, best_by_fractions, cost_of, gelu_slope
 
 

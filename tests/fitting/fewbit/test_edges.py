@@ -3,11 +3,11 @@
 import flint
 import pytest
 
-from fitting.activations import calculus, from_expression
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from fitting.fewbit.solve import fit
-from fitting.weights import from_samples
+from actfit.fitting.activations import calculus, from_expression
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import from_samples
 from tests.fitting.fewbit.references import GAP, HI, LO, SAW, activation_of, fitted
 from tests.tiers import in_ci
 

@@ -6,15 +6,15 @@ import flint
 import numpy as np
 import pytest
 
-from fitting.activations import names
-from fitting.fewbit import judge
-from fitting.fewbit.certificate import lower_bound
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.exact import ExactCells
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.panels import EPS, NODES, gauss, panels_of
-from fitting.fewbit.search import grid_optimum
-from fitting.weights import parse_weight, uniform
+from actfit.fitting.activations import names
+from actfit.fitting.fewbit import judge
+from actfit.fitting.fewbit.certificate import lower_bound
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.exact import ExactCells
+from actfit.fitting.fewbit.measure import Measure
+from actfit.fitting.fewbit.panels import EPS, NODES, gauss, panels_of
+from actfit.fitting.fewbit.search import grid_optimum
+from actfit.fitting.weights import parse_weight, uniform
 from tests.fitting.fewbit.references import HI, LO, SAW, activation_of, fitted
 
 PRECISION = 200  # bits of the balls that are compared with

@@ -9,18 +9,18 @@ import mpmath
 import numpy as np
 import pytest
 
-from coefficients.document import parse, seal, validate
-from coefficients.schema import CoefficientError
-from coefficients.store import DATA
-from fitting.activations import get, oracle
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from fitting.fewbit import document, judge
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.solve import fit
-from fitting.fewbit.steps import Steps
-from fitting.fewbit.verify import verify
-from fitting.weights import from_callable, from_samples, uniform
+from actfit.coefficients.document import parse, seal, validate
+from actfit.coefficients.schema import CoefficientError
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import get, oracle
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import document, judge
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.fewbit.verify import verify
+from actfit.fitting.weights import from_callable, from_samples, uniform
 from tests.fitting.fewbit.references import DERIVATIVES, SHOWN, activation_of, fitted, grid
 from tests.tiers import in_ci
 
@@ -284,7 +284,7 @@ def test_files_whose_weight_is_not_in_them(weight):
 def test_an_error_that_underflows_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="f' must reach 1e-100 in size on the domain"):
         fit(get("gelu"), 1, domain=(-1000.0, -500.0))
-    monkeypatch.setattr("fitting.fewbit.curve.FLATTEST", 0.0)
+    monkeypatch.setattr("actfit.fitting.fewbit.curve.FLATTEST", 0.0)
     steps = Steps(np.array([]), np.array([0]), np.array([0.0]))
     assert judge.linf(Curve(get("gelu"), -1000.0, -500.0), steps) == (0.0, None)
 

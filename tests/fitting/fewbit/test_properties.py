@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from numpy._core import _multiarray_umath as cpu
 
-from coefficients.document import dumps, seal
-from coefficients.store import DATA
-from fitting.activations import from_expression, get, names
-from fitting.activations.catalogue import CATALOGUE
-from fitting.errors import InputError
-from fitting.fewbit import document, judge
-from fitting.fewbit.curve import Curve
-from fitting.fewbit.solve import fit, fit_to_error
-from fitting.fewbit.steps import Steps, contiguous_steps
-from fitting.weights import from_samples, parse_weight, uniform
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import document, judge
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.fewbit.solve import fit, fit_to_error
+from actfit.fitting.fewbit.steps import Steps, contiguous_steps
+from actfit.fitting.weights import from_samples, parse_weight, uniform
 from tests.fitting.fewbit.references import DERIVATIVES, HI, LO, activation_of, fitted
 
 DOMAIN = (LO, HI)
@@ -226,11 +226,11 @@ def test_shipped_files_are_what_a_fit_gives(name, bits):
 
 SCRIPT = """
 import sys
-from coefficients.document import dumps, seal
-from fitting.activations import get
-from fitting.fewbit import document
-from fitting.fewbit.solve import fit
-from fitting.weights import parse_weight
+from actfit.coefficients.document import dumps, seal
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit import document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import parse_weight
 for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
         ("mish", 2, "best", "laplace")]:
     result = fit(get(name), bits, levels=levels, weight=parse_weight(weight))

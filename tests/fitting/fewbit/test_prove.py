@@ -4,14 +4,14 @@ import copy
 
 import pytest
 
-from coefficients import load
-from coefficients.__main__ import run
-from coefficients.document import dumps, seal
-from coefficients.store import DATA
-from fitting.activations import from_expression
-from fitting.fewbit import document
-from fitting.fewbit.prove import prove
-from fitting.fewbit.solve import fit
+from actfit.coefficients import load
+from actfit.coefficients.__main__ import run
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import from_expression
+from actfit.fitting.fewbit import document
+from actfit.fitting.fewbit.prove import prove
+from actfit.fitting.fewbit.solve import fit
 from tests.fitting.fewbit.references import SHOWN, fitted
 from tests.tiers import in_ci
 

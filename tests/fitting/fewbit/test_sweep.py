@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from coefficients import available
-from fitting.activations import get, names
-from fitting.errors import InputError
-from fitting.fewbit import __main__ as command
-from fitting.fewbit import document
-from fitting.fewbit.solve import fit
-from fitting.fewbit.sweep import shipped, sweep
-from fitting.weights import uniform
+from actfit.coefficients import available
+from actfit.fitting.activations import get, names
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit import __main__ as command
+from actfit.fitting.fewbit import document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.fewbit.sweep import shipped, sweep
+from actfit.fitting.weights import uniform
 from tests.fitting.commands import on_a_terminal, python
 
 STORED = "actfit/coefficients"  # below the folder that a test runs in
@@ -27,7 +27,7 @@ TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
+    monkeypatch.setattr("actfit.fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
     return tmp_path
 
 
@@ -109,7 +109,7 @@ def test_workers_do_not_hear_ctrl_c_and_stop_with_the_generator() -> None:
     code = """
 import signal
 from contextlib import closing
-from fitting.fewbit import sweep
+from actfit.fitting.fewbit import sweep
 
 def deaf(*_):
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -164,7 +164,9 @@ def test_a_cluster_makes_the_same_files(
     assert again(("--all", "--scheduler", cluster), folder / "cluster", monkeypatch) == 0
     assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "cluster")), "")
     assert contents() == alone
-    done = python("-m", "fitting.fewbit", "--all", "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200")
+    done = python(
+        "-m", "actfit.fitting.fewbit", "--all", "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200"
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "fewbit: weight norm must not be zero on all of [100, 200]\n"
 
@@ -173,7 +175,7 @@ def test_a_cluster_makes_the_same_files(
 @pytest.mark.parametrize("address", ["nowhere", "tcp://127.0.0.1:1"])
 def test_a_scheduler_that_does_not_answer(address: str) -> None:
     pytest.importorskip("distributed")
-    done = python("-m", "fitting.fewbit", "--all", "--scheduler", address, timeout=30)
+    done = python("-m", "actfit.fitting.fewbit", "--all", "--scheduler", address, timeout=30)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"fewbit: scheduler {address!r} does not answer: ")
     assert done.stderr.count("\n") == 1

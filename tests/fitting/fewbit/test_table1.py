@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fitting.activations import get, names
-from fitting.fewbit.solve import fit
-from fitting.fewbit.table1 import EVEN, TABLE_1, printed
+from actfit.fitting.activations import get, names
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.fewbit.table1 import EVEN, TABLE_1, printed
 from tests.fitting.fewbit.references import GAP, fitted, grid
 
 # Measured independently of this package (FACTS.md), uniform weight on [-10, 10] unless said; None: not measured.

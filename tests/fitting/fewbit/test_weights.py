@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from fitting.activations import get
-from fitting.errors import InputError
-from fitting.fewbit.solve import fit
-from fitting.weights import (
+from actfit.fitting.activations import get
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import (
     DEFAULT_DOMAIN,
     from_callable,
     from_distribution,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import from_expression, get, names
-from fitting.errors import InputError
-from fitting.invact.branches import split
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
 
 INF = math.inf
 
@@ -209,17 +209,17 @@ def test_anchors(text, orders):
         (
             "sin(x)",
             "custom must be defined everywhere and have limits at -inf and +inf that sympy finds;"
-            " python -m fitting.fewbit fits others",
+            " actfit fewbit fits others",
         ),
         (
             "x**3 - x",
             "custom must have at most two monotone branches, for one bit to tell them apart, got 3; "
-            "python -m fitting.fewbit fits it",
+            "actfit fewbit fits it",
         ),
         (
             "where(x>1, x-1, where(x>0, x-0.5, x))",
             "custom must have at most two monotone branches, for one bit to tell them apart, got 3; "
-            "python -m fitting.fewbit fits it",
+            "actfit fewbit fits it",
         ),
         ("x**11", "f' must not vanish to an order above 7, as it does at x = 0"),
     ],

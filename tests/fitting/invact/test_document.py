@@ -9,19 +9,19 @@ import mpmath
 import numpy as np
 import pytest
 
-from coefficients import load
-from coefficients.document import seal
-from coefficients.store import DATA, available
-from fitting.activations import get, names, oracle
-from fitting.activations.tape import Tape
-from fitting.invact.branches import split
-from fitting.invact.document import candidate_of, file_name, to_document
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formats import FORMATS
-from fitting.invact.solve import fit
-from fitting.invact.verify import verify
-from fitting.provenance import stored_function
-from fitting.stored import read
+from actfit.coefficients import load
+from actfit.coefficients.document import seal
+from actfit.coefficients.store import DATA, available
+from actfit.fitting.activations import get, names, oracle
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.document import candidate_of, file_name, to_document
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formats import FORMATS
+from actfit.fitting.invact.solve import fit
+from actfit.fitting.invact.verify import verify
+from actfit.fitting.provenance import stored_function
+from actfit.fitting.stored import read
 
 FILES = sorted(DATA.glob("*/invact-*.json"))
 SHORT = [f"{path.parent.name}-{path.stem}" for path in FILES]

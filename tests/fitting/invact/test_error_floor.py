@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fitting.activations import from_expression, get
-from fitting.errors import InputError
-from fitting.invact.branches import split
-from fitting.invact.error_floor import information_floor
-from fitting.invact.formats import FORMATS, Format, get_format
-from fitting.invact.inputs import on_right
-from fitting.weights import from_samples, parse_weight, uniform
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.invact.formats import FORMATS, Format, get_format
+from actfit.fitting.invact.inputs import on_right
+from actfit.fitting.weights import from_samples, parse_weight, uniform
 
 INF = math.inf
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

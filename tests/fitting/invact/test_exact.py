@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import from_expression, get, names, oracle
-from fitting.activations.activation import Branch
-from fitting.invact.branches import split
-from fitting.invact.exact import anchored, derivative_from_output, series, two_floats
+from actfit.fitting.activations import from_expression, get, names, oracle
+from actfit.fitting.activations.activation import Branch
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.exact import anchored, derivative_from_output, series, two_floats
 from tests.fitting.agreement import EPS, assert_agree
 
 INF = math.inf

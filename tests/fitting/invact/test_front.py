@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from coefficients import load
-from fitting.activations import get
-from fitting.invact import engines
-from fitting.invact.document import candidate_of
-from fitting.invact.engines import Settings
-from fitting.invact.engines.problem import problems
-from fitting.invact.engines.stretch import stretch_of
-from fitting.invact.error_floor import information_floor
-from fitting.invact.front import NEAR, _with_another_polish, proposals
-from fitting.invact.judge import Judge, Rule, rule_for
-from fitting.weights import named
+from actfit.coefficients import load
+from actfit.fitting.activations import get
+from actfit.fitting.invact import engines
+from actfit.fitting.invact.document import candidate_of
+from actfit.fitting.invact.engines import Settings
+from actfit.fitting.invact.engines.problem import problems
+from actfit.fitting.invact.engines.stretch import stretch_of
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.invact.front import NEAR, _with_another_polish, proposals
+from actfit.fitting.invact.judge import Judge, Rule, rule_for
+from actfit.fitting.weights import named
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Abs, Piecewise, Rational, exp, log, sqrt, symbols
 
+from actfit.fitting.activations.functions import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
+from actfit.fitting.invact.engines.papers import published
+from actfit.fitting.invact.price import TABLE, Price, price
+from actfit.fitting.invact.variable import S, Y, constant
 from benchmarks import price as measured
-from fitting.activations.functions import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
-from fitting.invact.engines.papers import published
-from fitting.invact.price import TABLE, Price, price
-from fitting.invact.variable import S, Y, constant
 
 A, B, C, D, E = symbols("a b c d e", real=True)
 

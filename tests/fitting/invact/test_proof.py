@@ -11,18 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sympy import Abs, Function, Gt, Integer, Piecewise, Rational, exp, sqrt, true
 
-from fitting.activations import from_expression, get, names, oracle
-from fitting.activations.enclosures import HULL, ROOTS, SERIES
-from fitting.activations.functions import STABLE_FUNCTIONS, maximum, minimum, x
-from fitting.activations.tape import Tape
-from fitting.invact.branches import split
-from fitting.invact.engines.closed_form import closed_form
-from fitting.invact.exact import derivative_from_output, two_floats
-from fitting.invact.formula import Candidate, Form
-from fitting.invact.proof import RESOLVED, prove
-from fitting.invact.proof.difference import Difference
-from fitting.invact.proof.ranges import inside
-from fitting.invact.variable import S, Variable, Y, constant
+from actfit.fitting.activations import from_expression, get, names, oracle
+from actfit.fitting.activations.enclosures import HULL, ROOTS, SERIES
+from actfit.fitting.activations.functions import STABLE_FUNCTIONS, maximum, minimum, x
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.engines.closed_form import closed_form
+from actfit.fitting.invact.exact import derivative_from_output, two_floats
+from actfit.fitting.invact.formula import Candidate, Form
+from actfit.fitting.invact.proof import RESOLVED, prove
+from actfit.fitting.invact.proof.difference import Difference
+from actfit.fitting.invact.proof.ranges import inside
+from actfit.fitting.invact.variable import S, Variable, Y, constant
 
 LEFT, RIGHT = 0, 1
 AT = {"gelu": -0.16997120747990363, "silu": -0.27846454276107385}

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coefficients import load
-from fitting.activations import from_expression, get, names
-from fitting.errors import InputError
-from fitting.invact.branches import split
-from fitting.invact.cut_output import CutOutput, moved
-from fitting.invact.document import candidate_of, command, file_name, to_document
-from fitting.invact.error_floor import information_floor, second_bit
-from fitting.invact.formats import FORMATS, Format
-from fitting.invact.inputs import every_input, on_right
-from fitting.invact.judge import Judge
-from fitting.invact.report import as_table
-from fitting.invact.solve import fit
-from fitting.invact.sweep import shipped
-from fitting.weights import named
+from actfit.coefficients import load
+from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.cut_output import CutOutput, moved
+from actfit.fitting.invact.document import candidate_of, command, file_name, to_document
+from actfit.fitting.invact.error_floor import information_floor, second_bit
+from actfit.fitting.invact.formats import FORMATS, Format
+from actfit.fitting.invact.inputs import every_input, on_right
+from actfit.fitting.invact.judge import Judge
+from actfit.fitting.invact.report import as_table
+from actfit.fitting.invact.solve import fit
+from actfit.fitting.invact.sweep import shipped
+from actfit.fitting.weights import named
 
 SIXTEEN = ("bfloat16", "float16")
 CURVED = ("hardswish", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish")

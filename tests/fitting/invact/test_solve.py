@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.activations import from_expression, get
-from fitting.errors import InputError
-from fitting.invact.branches import split
-from fitting.invact.engines import ALL, DEFAULT, minimax, parse_engines
-from fitting.invact.engines.minimax import Shape
-from fitting.invact.engines.problem import Tail, Target
-from fitting.invact.engines.stretch import stretch_of, variables
-from fitting.invact.error_floor import information_floor
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Candidate, evaluate, pair_price, read, spell
-from fitting.invact.judge import rule_for
-from fitting.invact.solve import fit
-from fitting.invact.variable import Variable
-from fitting.weights import named
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.engines import ALL, DEFAULT, minimax, parse_engines
+from actfit.fitting.invact.engines.minimax import Shape
+from actfit.fitting.invact.engines.problem import Tail, Target
+from actfit.fitting.invact.engines.stretch import stretch_of, variables
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formula import Candidate, evaluate, pair_price, read, spell
+from actfit.fitting.invact.judge import rule_for
+from actfit.fitting.invact.solve import fit
+from actfit.fitting.invact.variable import Variable
+from actfit.fitting.weights import named
 
 
 def samples(function, lo=0.0, hi=1.0, count=300):

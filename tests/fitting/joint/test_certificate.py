@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitting.activations import get
-from fitting.fewbit.dp import partition
-from fitting.joint.certificate import _length, lower_bound
-from fitting.joint.plane import Plane
-from fitting.joint.solve import fit_joint
-from fitting.weights import named
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.dp import partition
+from actfit.fitting.joint.certificate import _length, lower_bound
+from actfit.fitting.joint.plane import Plane
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.weights import named
 
 NORMAL = named("norm")
 UNITS = st.floats(-2, 2)

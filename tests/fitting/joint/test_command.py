@@ -1,4 +1,4 @@
-"""python -m fitting.fewbit --joint: what it prints, writes and refuses, and how `coefficients` judges its files."""
+"""actfit fewbit --joint: what it prints, writes and refuses, and how `coefficients` judges its files."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coefficients import load
-from coefficients.document import read_unsealed
-from coefficients.naming import file_name
-from coefficients.reference import check_numbers
-from coefficients.schema import CoefficientError
-from coefficients.store import publish
-from fitting.activations import get
-from fitting.joint.document import to_document
-from fitting.joint.solve import fit_joint
-from fitting.joint.verify import verify
-from fitting.weights import from_samples
+from actfit.coefficients import load
+from actfit.coefficients.document import read_unsealed
+from actfit.coefficients.naming import file_name
+from actfit.coefficients.reference import check_numbers
+from actfit.coefficients.schema import CoefficientError
+from actfit.coefficients.store import publish
+from actfit.fitting.activations import get
+from actfit.fitting.joint.document import to_document
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.joint.verify import verify
+from actfit.fitting.weights import from_samples
 from tests.fitting.commands import Command, stored
 
 

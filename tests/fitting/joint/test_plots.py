@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from coefficients import load
-from fitting.activations import get
-from fitting.fewbit.judge import WEIGHTED_DIGITS
-from fitting.fewbit.solve import fit
-from fitting.plots import joint_bits_figure
-from fitting.plots.joint import BITS, CLOSE
-from fitting.weights import named
+from actfit.coefficients import load
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.judge import WEIGHTED_DIGITS
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.plots import joint_bits_figure
+from actfit.fitting.plots.joint import BITS, CLOSE
+from actfit.fitting.weights import named
 from tests.fitting.drawings import drawn
 
 pytestmark = pytest.mark.slow

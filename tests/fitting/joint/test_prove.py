@@ -10,18 +10,18 @@ import flint
 import numpy as np
 import pytest
 
-from coefficients import load
-from coefficients.__main__ import run
-from coefficients.document import dumps, seal
-from coefficients.store import DATA
-from fitting.activations import from_expression, get
-from fitting.fewbit.curve import Curve
-from fitting.joint import document
-from fitting.joint.exact import ExactPlane
-from fitting.joint.plane import Plane
-from fitting.joint.prove import _bound, prove
-from fitting.joint.solve import fit_joint
-from fitting.weights import from_samples, named
+from actfit.coefficients import load
+from actfit.coefficients.__main__ import run
+from actfit.coefficients.document import dumps, seal
+from actfit.coefficients.store import DATA
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.fewbit.curve import Curve
+from actfit.fitting.joint import document
+from actfit.fitting.joint.exact import ExactPlane
+from actfit.fitting.joint.plane import Plane
+from actfit.fitting.joint.prove import _bound, prove
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.weights import from_samples, named
 from tests.tiers import in_ci
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/joint-*.json"))

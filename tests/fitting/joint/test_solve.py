@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fitting.activations import from_expression, get
-from fitting.errors import InputError
-from fitting.fewbit.polish import NOISE
-from fitting.fewbit.solve import fit
-from fitting.joint.report import as_table
-from fitting.joint.solve import TARGET_GAP, fit_joint
-from fitting.weights import from_callable, from_samples, named, uniform
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.errors import InputError
+from actfit.fitting.fewbit.polish import NOISE
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.joint.report import as_table
+from actfit.fitting.joint.solve import TARGET_GAP, fit_joint
+from actfit.fitting.weights import from_callable, from_samples, named, uniform
 
 Array = NDArray[np.float64]
 NORMAL = named("norm")

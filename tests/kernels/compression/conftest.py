@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.compression import forms
+from actfit.kernels.compression import forms
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from kernels.compression import Graph, codes, opaque
-from kernels.compression.codes import Codes
+from actfit.kernels.compression import codes, opaque
+from actfit.kernels.compression.codes import Codes
+from actfit.kernels.compression.crossing import Graph
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits of an element, by its bytes
 

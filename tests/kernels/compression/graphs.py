@@ -9,14 +9,14 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from kernels import compression
-from kernels.compression import private
-from kernels.compression.partitioner import CodedPartitioner
+import actfit
+from actfit.kernels.compression import private
+from actfit.kernels.compression.partitioner import CodedPartitioner
 
 
 def partitioner(**settings: Any) -> CodedPartitioner:
     """The partitioner in these options."""
-    made = compression.options(**settings)["custom_partitioner_fn"]
+    made = actfit.options(**settings)["custom_partitioner_fn"]
     assert isinstance(made, CodedPartitioner)
     return made
 

@@ -9,10 +9,10 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from kernels import private as names_of_torch
-from kernels.compression import private, splice
-from kernels.compression.nodes import WAITS_BY, is_product
-from kernels.compression.regions import work_in_parts
+from actfit.kernels import private as names_of_torch
+from actfit.kernels.compression import private, splice
+from actfit.kernels.compression.nodes import WAITS_BY, is_product
+from actfit.kernels.compression.regions import work_in_parts
 from tests.kernels.compression.cuts import Step
 from tests.kernels.compression.graphs import partitioner
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kernels import compression, saved_bytes
-from kernels.compression import private
-from kernels.compression.partitioner import CodedPartitioner
-from kernels.planning import Plan, make_plan
+import actfit
+from actfit import Plan, make_plan, saved_bytes
+from actfit.kernels.compression import private
+from actfit.kernels.compression.partitioner import CodedPartitioner
 from tests.kernels.compression.models import Llama
 
 
@@ -39,7 +39,7 @@ def off(gradients: list[Tensor], others: list[Tensor]) -> float:
 
 
 def partitioner(plan: Plan | Path) -> CodedPartitioner:
-    cut = compression.options(plan=plan)["custom_partitioner_fn"]
+    cut = actfit.options(plan=plan)["custom_partitioner_fn"]
     assert isinstance(cut, CodedPartitioner)
     return cut
 

@@ -11,17 +11,17 @@ from torch._higher_order_ops.flex_attention import flex_attention, flex_attentio
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from kernels.compression import cut as cuts
-from kernels.compression import forms
-from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
-from kernels.compression.codes import decode, encode
-from kernels.compression.crossing import Crossing
-from kernels.compression.cut import cut_of
-from kernels.compression.forms import Whole
-from kernels.compression.layout import layout_of
-from kernels.compression.nodes import arguments_of
-from kernels.compression.splice import crossings, put_codes
-from kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.compression import cut as cuts
+from actfit.kernels.compression import forms
+from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
+from actfit.kernels.compression.codes import decode, encode
+from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.compression.cut import cut_of
+from actfit.kernels.compression.forms import Whole
+from actfit.kernels.compression.layout import layout_of
+from actfit.kernels.compression.nodes import arguments_of
+from actfit.kernels.compression.splice import crossings, put_codes
+from actfit.kernels.methods.every_tensor import EveryTensor
 from tests.kernels.compression.cuts import full_width
 from tests.kernels.compression.graphs import compiled, error, partitioner, stock
 

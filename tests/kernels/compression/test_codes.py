@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.compression import codes
-from kernels.compression.codes import Codes
-from kernels.compression.forms import Bits, Groups, coded_bytes
-from kernels.compression.layout import GroupLayout, layout_of
+from actfit.kernels.compression import codes
+from actfit.kernels.compression.codes import Codes
+from actfit.kernels.compression.forms import Bits, Groups, coded_bytes
+from actfit.kernels.compression.layout import GroupLayout, layout_of
 
 EPS = torch.finfo(torch.float32).eps
 WIDTHS = range(2, 9)

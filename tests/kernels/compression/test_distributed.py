@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-from kernels.compression import forms
+from actfit.kernels.compression import forms
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import allowed
 from tests.kernels.compression.graphs import compiled, error, partitioner, stock

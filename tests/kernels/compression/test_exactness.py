@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.compression import codes
-from kernels.compression.crossing import Crossing
+from actfit.kernels.compression import codes
+from actfit.kernels.compression.crossing import Crossing
 from tests.kernels.compression.graphs import compiled, error, partitioner
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")

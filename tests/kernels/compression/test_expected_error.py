@@ -6,10 +6,10 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
-from kernels import compression
-from kernels.compression import codes, forms
-from kernels.compression.layout import GROUP_SIZES
-from kernels.methods.expected_error import expected_error, squared_range
+from actfit.kernels.compression import codes, forms
+from actfit.kernels.compression.layout import GROUP_SIZES
+from actfit.kernels.compression.report import Report
+from actfit.kernels.methods.expected_error import expected_error, squared_range
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUP_SIZES)
@@ -45,6 +45,6 @@ def test_the_report_tells_it(rounding: str, monkeypatch: pytest.MonkeyPatch) -> 
     rows = cut.graphs[0].crossings
     assert {row.error for row in rows if row.form == "whole"} == {0}
     assert {row.error for row in rows if row.form == "4 bits"} == {expected_error(4, 64, rounding)}
-    text = str(compression.Report(tuple(cut.graphs)))
+    text = str(Report(tuple(cut.graphs)))
     assert {"nearest": " 9.1 % ", "stochastic": " 13 % "}[rounding] in text
     assert "normally distributed" in text

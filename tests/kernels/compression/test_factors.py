@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.compression import cut as cutting
-from kernels.compression.crossing import Crossing
-from kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.compression import cut as cutting
+from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.compression.partitioner import CodedPartitioner
 from tests.kernels.compression.cuts import Step, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 

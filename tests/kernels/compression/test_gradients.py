@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError
-from kernels.compression import GradientError, ParameterError, gradient_error
+from actfit import KernelError, gradient_error
+from actfit.kernels.gradients import GradientError, ParameterError
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
 

@@ -8,9 +8,9 @@ import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import actfit
+from actfit.kernels.compression import forms
 from benchmarks.compression.meter import measured
-from kernels import compression
-from kernels.compression import forms
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
 
@@ -33,8 +33,8 @@ def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest
     for _ in range(2):
         torch._dynamo.reset()
         with inductor_config.patch(fx_graph_cache=True):
-            run = torch.compile(model, options=compression.options())
-            outcomes.append((gradients(model, run, *inputs), compression.report(run)))
+            run = torch.compile(model, options=actfit.options())
+            outcomes.append((gradients(model, run, *inputs), actfit.report(run)))
     (first, report), (again, _) = outcomes
     # Rounding moves few codes by a step: the sizes of the errors agree to a few percent.
     assert error(first, exact) == pytest.approx(expected, rel=0.1)
@@ -64,10 +64,10 @@ def test_checkpoints_and_sizes_that_inductor_needs(monkeypatch: pytest.MonkeyPat
     exact = gradients(model, model, x)
     torch._dynamo.reset()
     torch._dynamo.mark_dynamic(x, 0)
-    run = torch.compile(model, options=compression.options(bits=8))
+    run = torch.compile(model, options=actfit.options(bits=8))
     with inductor_config.patch(force_disable_caches=True):  # for there to be a report
         assert 0 < error(gradients(model, run, x), exact) < 0.05
-    (graph,) = compression.report(run).graphs
+    (graph,) = actfit.report(run).graphs
     assert "computed again" in [row.form for row in graph.crossings]
 
 
@@ -89,11 +89,11 @@ def test_errors_of_gradients(in_place: bool) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, x = Dropping(), torch.randn(64, 64)
-    options = {**compression.options(bits=8), "fallback_random": True}
+    options = {**actfit.options(bits=8), "fallback_random": True}
     if in_place:
         model.compile(options=options)
     run = model if in_place else torch.compile(model, options=options)
-    measured = compression.gradient_error(run, lambda parameter: parameter(x).square().mean())
+    measured = actfit.gradient_error(run, lambda parameter: parameter(x).square().mean())
     assert 0 < measured.error < 0.02
     assert [parameter.name for parameter in measured.parameters if "_orig_mod" in parameter.name] == []
     assert len(measured.parameters) == len(list(model.parameters()))
@@ -117,7 +117,7 @@ def test_no_decoded_tensor_is_held(function: type[nn.Module], bits: int, dtype: 
     layers = [layer for _ in range(2) for layer in (nn.Linear(128, 1024), function(), nn.Linear(1024, 128))]
     model = nn.Sequential(*layers).to(dtype)
     x = torch.randn(4096, 128, dtype=dtype, requires_grad=True)
-    run = torch.compile(model, options=compression.options(bits=bits))
+    run = torch.compile(model, options=actfit.options(bits=bits))
     for _ in range(2):
         used = measured(lambda: run(x).square().mean(), CPU)
     hidden = 4096 * 1024 * dtype.itemsize

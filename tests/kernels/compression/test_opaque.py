@@ -7,10 +7,10 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from kernels.compression import codes, opaque, splice
-from kernels.compression.forms import Groups
-from kernels.compression.layout import GroupLayout, layout_of
-from kernels.compression.nodes import is_product
+from actfit.kernels.compression import codes, opaque, splice
+from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression.layout import GroupLayout, layout_of
+from actfit.kernels.compression.nodes import is_product
 from tests.kernels.compression import graphs, models
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.compression import forms
+from actfit.kernels.compression import forms
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graph_programs import drawn
 from tests.kernels.compression.graphs import error, partitioner, stock

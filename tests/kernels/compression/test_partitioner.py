@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from kernels import KernelError, compression
-from kernels.compression import private
-from kernels.compression.crossing import Crossing
+import actfit
+from actfit import KernelError
+from actfit.kernels.compression import private
+from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.compression.report import Report
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import full_width
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
@@ -223,10 +225,10 @@ def test_checkpointed_regions_stay_checkpointed() -> None:
 def test_report_text() -> None:
     model, cut = models.build("llama")[0], partitioner()
     gradients(model, compiled(model, cut), *models.build("llama")[1])
-    text = str(compression.Report(tuple(cut.graphs)))
+    text = str(Report(tuple(cut.graphs)))
     assert "times less" in text
     assert "*.gate" in text
-    assert "no graph was compiled" in str(compression.Report(()))
+    assert "no graph was compiled" in str(Report(()))
 
 
 @pytest.mark.parametrize(
@@ -249,20 +251,20 @@ def test_module_names(path: str, name: str) -> None:
 @pytest.mark.parametrize("bits", [1, 9, "4", True, 4.0])
 def test_wrong_bits(bits: Any) -> None:
     with pytest.raises(KernelError, match="bits must be a whole number from 2 to 8"):
-        compression.options(bits=bits)
+        actfit.options(bits=bits)
 
 
 @pytest.mark.parametrize("rounding", ["up", 1])
 def test_wrong_rounding(rounding: Any) -> None:
     with pytest.raises(KernelError, match="rounding must be"):
-        compression.options(rounding=rounding)
+        actfit.options(rounding=rounding)
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else torch.compile refuses them."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    options = compression.options()
+    options = actfit.options()
     assert options.keys() <= set(torch._inductor.list_options())
     assert ("allow_buffer_reuse" in options, "reorder_for_peak_memory" in options) == (has_gpu, not has_gpu)
 
@@ -270,4 +272,4 @@ def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("other", [nn.Linear(2, 2), torch.relu, 5], ids=["module", "function", "number"])
 def test_what_was_not_compiled_has_no_report(other: Any) -> None:
     with pytest.raises(KernelError, match="compiled must be what"):
-        compression.report(other)
+        actfit.report(other)

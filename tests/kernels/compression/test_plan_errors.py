@@ -5,14 +5,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import KernelError
-from kernels.compression.partitioner import CodedPartitioner
-from kernels.compression.planning import CompiledGradients, CompiledTask, run
-from kernels.memory.isolated import on_copies
-from kernels.methods.every_tensor import EveryTensor
-from kernels.planning import front, make_plan
-from kernels.planning.batches import call_of
-from kernels.planning.sensitivity import Trials
+from actfit import KernelError, front, make_plan
+from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.compression.planning import CompiledGradients, CompiledTask, run
+from actfit.kernels.memory.isolated import on_copies
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.sensitivity import Trials
 from tests.kernels.compression.models import Attention, Llama
 from tests.kernels.compression.plans import gradient, off, partitioner, planned, stack
 

@@ -9,10 +9,10 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from kernels import KernelError, compress, compression
-from kernels.compression import private
-from kernels.compression.planning import run
-from kernels.planning import make_plan
+import actfit
+from actfit import KernelError, compress, make_plan
+from actfit.kernels.compression import private
+from actfit.kernels.compression.planning import run
 from tests.kernels.compression.plans import partitioner, planned, stack
 
 
@@ -37,11 +37,11 @@ def for_compress(model: nn.Module, x: Tensor) -> Any:
 
 
 def of_compress(model: nn.Module, x: Tensor) -> Any:
-    return compression.options(plan=make_plan(model, x, 0.2))
+    return actfit.options(plan=make_plan(model, x, 0.2))
 
 
 def bits_beside(model: nn.Module, x: Tensor) -> Any:
-    return compression.options(4, plan=planned())
+    return actfit.options(4, plan=planned())
 
 
 def bound(model: nn.Module, x: Tensor) -> Any:
@@ -102,7 +102,7 @@ def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
     """Here of batches whose tensors are too small for codes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-    cut = compression.options(bits=4)["custom_partitioner_fn"]
+    cut = actfit.options(bits=4)["custom_partitioner_fn"]
     compiled = torch.compile(model, backend=private.interpreted(cut), dynamic=False)
     compiled(torch.randn(128, 64))
     compiled(torch.randn(96, 64))  # as good
@@ -113,7 +113,7 @@ def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
 
 
 def test_models_with_modules_of_the_same_names_are_not_compared() -> None:
-    cut = compression.options(bits=4)["custom_partitioner_fn"]
+    cut = actfit.options(bits=4)["custom_partitioner_fn"]
     for width, batch in ((64, 128), (32, 16)):  # the second's tensors are too small for codes
         model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
         with warnings.catch_warnings():
@@ -126,9 +126,9 @@ def test_models_with_modules_of_the_same_names_are_not_compared() -> None:
 def test_a_pass_that_the_user_configured_runs_too() -> None:
     seen = list[fx.Graph]()
     with inductor_config.patch(post_grad_custom_pre_pass=seen.append):
-        made = compression.options()["post_grad_custom_pre_pass"]
+        made = actfit.options()["post_grad_custom_pre_pass"]
     graph = fx.Graph()
     made(graph)
     assert seen == [graph]
     assert made.uuid() is None  # a plain function has no key, so that nothing is cached
-    assert compression.options()["post_grad_custom_pre_pass"].uuid()
+    assert actfit.options()["post_grad_custom_pre_pass"].uuid()

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch._inductor import config as inductor_config
 from torch._subclasses import FakeTensor
 
-from kernels import compression, saved_bytes
-from kernels.compression import private
-from kernels.compression.partitioner import CodedPartitioner
-from kernels.compression.parts import PlannedParts
-from kernels.compression.planning import CompiledTask, run
-from kernels.methods.every_tensor import EveryTensor
-from kernels.planning import Plan, make_plan
-from kernels.planning.batches import call_of
+import actfit
+from actfit import Plan, make_plan, saved_bytes
+from actfit.kernels.compression import private
+from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.compression.parts import PlannedParts
+from actfit.kernels.compression.planning import CompiledTask, run
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.batches import call_of
 from tests.kernels.compression.models import Attention, Llama
 from tests.kernels.compression.plans import gradient, off, partitioner, planned, saved, stack
 
@@ -47,9 +47,9 @@ def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     with inductor_config.patch(force_disable_caches=True):
-        compiled = torch.compile(model, options=compression.options(plan=tmp_path / "plan.json"))
+        compiled = torch.compile(model, options=actfit.options(plan=tmp_path / "plan.json"))
         compiled_gradient = gradient(model, compiled(x))
-    assert [graph.after for graph in compression.report(compiled).graphs] == [plan.planned.kept]
+    assert [graph.after for graph in actfit.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
     # Other rounding in compiled code may move a code by a step: a few in ten thousand, less than one in a hundred.
     assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
@@ -64,9 +64,9 @@ def test_dropout_under_inductor() -> None:
     x = torch.randn(256, 64)
     plan = make_plan(model, x, 0.15, compiled=True)
     with inductor_config.patch(force_disable_caches=True):
-        compiled = torch.compile(model, options=compression.options(plan=plan))
+        compiled = torch.compile(model, options=actfit.options(plan=plan))
         compiled(x).sum().backward()
-    (graph,) = compression.report(compiled).graphs
+    (graph,) = actfit.report(compiled).graphs
     assert {row.site for row in graph.crossings if row.site} == {site.name for site in plan.sites}
     assert graph.after == plan.planned.kept
 
@@ -95,7 +95,7 @@ def _beside_the_plan(model: nn.Module, x: Tensor) -> int:
     plan = make_plan(model, x, 0.25, compiled=True)
     torch.compiler.reset()
     with inductor_config.patch(force_disable_caches=True):
-        compiled = torch.compile(model, options=compression.options(plan=plan), dynamic=False)
+        compiled = torch.compile(model, options=actfit.options(plan=plan), dynamic=False)
         return saved_bytes(compiled, x).total - plan.planned.kept
 
 

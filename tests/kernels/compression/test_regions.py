@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import private
-from kernels.compression.nodes import is_product
+from actfit.kernels import private
+from actfit.kernels.compression.nodes import is_product
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import same
 from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, moved, readers, written

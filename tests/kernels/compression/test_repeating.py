@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from kernels.compression import private, repeating
-from kernels.compression.nodes import WAITS_BY, is_product
-from kernels.compression.repeating import Computations
+from actfit.kernels.compression import private, repeating
+from actfit.kernels.compression.nodes import WAITS_BY, is_product
+from actfit.kernels.compression.repeating import Computations
 from tests.kernels.compression import models
 from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, loop_of, moved, written
 

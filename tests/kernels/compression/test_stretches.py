@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from kernels.compression import splice
-from kernels.compression.decoding import _Copies
+from actfit.kernels.compression import splice
+from actfit.kernels.compression.decoding import _Copies
 from tests.kernels.compression.cuts import Step, same
 from tests.kernels.compression.graphs import partitioner
 

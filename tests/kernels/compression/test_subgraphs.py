@@ -11,7 +11,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.compiler import nested_compile_region
 from torch.nn import functional as F
 
-from kernels import compression
+import actfit
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
@@ -36,11 +36,11 @@ def test_regions_that_are_compiled_once() -> None:
     """Each has the right gradient, which Inductor's writing into saved tensors took from the first of three."""
     model, x = nn.Sequential(Block(), Block(), Block()), torch.randn(256, 64)
     torch._dynamo.reset()
-    run = torch.compile(model, options=compression.options(bits=8))
+    run = torch.compile(model, options=actfit.options(bits=8))
     coded, exact = gradients(model, run, x), gradients(model, model, x)
     count = len(coded) // 3
     assert all(error(coded[at : at + count], exact[at : at + count]) < ERROR for at in range(0, len(coded), count))
-    region, around = compression.report(run).graphs
+    region, around = actfit.report(run).graphs
     assert {row.operation for row in region.crossings if row.form == "8 bits"} == {"aten.addmm"}
     assert "an input" not in {row.operation for row in region.crossings}  # weights are not coded
     of_regions = [row for row in around.crossings if "getitem" in row.operation]
@@ -58,7 +58,7 @@ class Own(CustomGraphPass):
 def test_regions_without_our_pass_are_refused() -> None:
     """Else a pass of the user's own would replace it, and gradients would be wrong without a word."""
     torch._dynamo.reset()
-    options = compression.options(bits=8) | {"post_grad_custom_pre_pass": Own()}
+    options = actfit.options(bits=8) | {"post_grad_custom_pre_pass": Own()}
     run = torch.compile(nn.Sequential(Block(), Block(), Block()), options=options)
     with pytest.raises(Exception, match="options must have post_grad_custom_pre_pass as "):
         run(torch.randn(256, 64))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from kernels.compression import forms
-from kernels.compression.partitioner import CodedPartitioner
-from kernels.compression.planning import CompiledTask, run
-from kernels.methods.every_tensor import EveryTensor
-from kernels.planning.batches import Call
+from actfit.kernels.compression import forms
+from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.compression.planning import CompiledTask, run
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.batches import Call
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 from tests.kernels.graph.small_transformers import build

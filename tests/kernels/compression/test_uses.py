@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.compression import private
-from kernels.compression.decoding import Decoder, decode_where_used
+from actfit.kernels.compression import private
+from actfit.kernels.compression.decoding import Decoder, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 
-from kernels.compression import private, splice
-from kernels.compression.nodes import WAITS_BY, cone, is_product
-from kernels.compression.regions import work_in_parts
+from actfit.kernels.compression import private, splice
+from actfit.kernels.compression.nodes import WAITS_BY, cone, is_product
+from actfit.kernels.compression.regions import work_in_parts
 from tests.kernels.compression.cuts import Step
 from tests.kernels.compression.graphs import partitioner
 from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, loop_of, written

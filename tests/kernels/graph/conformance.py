@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from kernels.graph import Handle, compress
-from kernels.methods.expected_error import expected_error
+from actfit import Handle, compress
+from actfit.kernels.methods.expected_error import expected_error
 from tests.kernels.graph.steps import plain_hook
 
 BITS, SMALLEST = 8, 128

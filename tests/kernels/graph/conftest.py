@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.graph.partition import Partitioner
+from actfit.kernels.graph.partition import Partitioner
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.graph import Handle, compress
+from actfit import Handle, compress
 
 WIDTH = 64
 

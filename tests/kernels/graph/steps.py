@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from kernels.engine import dense
+from actfit.kernels.engine import dense
 from tests.kernels.saved import bytes_in_graph
 
 

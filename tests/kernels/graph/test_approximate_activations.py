@@ -10,10 +10,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.errors import KernelError
-from kernels.graph import compress
-from kernels.graph.partition import Partitioner
-from kernels.methods.approximate_activations import fixed_range_error, reach, shrinkage, step
+from actfit import compress
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.methods.approximate_activations import fixed_range_error, reach, shrinkage, step
 from tests.kernels.graph.nets import assert_same, batch, net, pair
 
 CHANNELS = 32

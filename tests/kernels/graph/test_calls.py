@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import KernelError, private
-from kernels.graph import compress
-from kernels.graph.capture import Captured
+from actfit import KernelError, compress
+from actfit.kernels import private
+from actfit.kernels.graph.capture import Captured
 from tests.kernels.graph.nets import Block, assert_same, batch, gradients, net, pair
 
 
@@ -53,7 +53,7 @@ def test_a_forward_hook_may_change_what_a_layer_returns() -> None:
 
 def test_without_gradients_stock_runs_and_dynamo_is_not_entered(monkeypatch: pytest.MonkeyPatch) -> None:
     stock, ours, handle = pair()
-    monkeypatch.setattr("kernels.graph.private.captured", lambda *_: pytest.fail("captured"))
+    monkeypatch.setattr("actfit.kernels.graph.private.captured", lambda *_: pytest.fail("captured"))
     for context in (torch.no_grad, torch.inference_mode):
         with context():
             assert torch.equal(ours(batch()), stock(batch()))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.graph import compress
+from actfit import compress
 from tests.kernels.saved import bytes_in_graph
 
 ROWS, WIDTH = 64, 128

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.graph import compress
+from actfit import compress
 
 
 class Softmax(nn.Module):

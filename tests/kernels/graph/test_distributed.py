@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels.graph import compress
+from actfit import compress
 from tests.kernels.graph.nets import Block, batch, net
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernels import private
+from actfit.kernels import private
 from tests.kernels.graph.nets import assert_same, pair
 
 LAYERS = {

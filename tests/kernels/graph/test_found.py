@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from kernels import KernelError
-from kernels.graph import compress
+from actfit import KernelError, compress
 from tests.kernels.graph.conformance import MOST, Net, assert_kept, cases, equal, outcome
 from tests.kernels.graph.nets import assert_same, gradients, pair
 

@@ -9,8 +9,8 @@ import torch
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels.graph import compress
-from kernels.memory.measure import saved_bytes
+from actfit import compress
+from actfit.kernels.memory.measure import saved_bytes
 from tests.kernels.graph.nets import assert_same, batch, net, pair
 from tests.kernels.saved import bytes_allocated, bytes_in_graph
 

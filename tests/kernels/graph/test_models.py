@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from kernels.graph import compress
-from kernels.graph.partition import Partitioner
-from kernels.memory import saved_bytes
-from kernels.memory.zoo import narrow
+from actfit import compress
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.memory import saved_bytes
+from actfit.kernels.memory.zoo import narrow
 from tests.kernels.graph.small_transformers import build
 from tests.kernels.graph.steps import error, plain_hook, same, step
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import compress
-from kernels.methods.expected_error import expected_error
+from actfit import compress
+from actfit.kernels.methods.expected_error import expected_error
 from tests.kernels.graph.nets import WIDTH, batch
 
 LAYERS, GROUP = 4, 64

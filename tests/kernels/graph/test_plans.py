@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import compress
-from kernels.errors import KernelError
-from kernels.graph.partition import Partitioner
-from kernels.memory import saved_bytes
-from kernels.memory.step import peak_bytes
-from kernels.methods import every_tensor
-from kernels.planning import Plan, make_plan
+from actfit import Plan, compress, make_plan
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.memory import saved_bytes
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.methods import every_tensor
 from tests.kernels.graph.nets import assert_same, batch, net
 
 ROWS = 512

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.graph import compress
+from actfit import compress
 from tests.kernels.graph.nets import assert_same, pair
 from tests.kernels.graph.steps import step
 

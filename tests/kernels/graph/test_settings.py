@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from kernels.graph import compress
-from kernels.graph.engine import Engine, Unit
+from actfit import compress
+from actfit.kernels.graph.engine import Engine, Unit
 from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
 from tests.kernels.saved import bytes_allocated
 

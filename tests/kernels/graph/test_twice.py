@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels.errors import KernelError
+from actfit.kernels.errors import KernelError
 from tests.kernels.graph.nets import assert_same, batch, net, pair
 
 

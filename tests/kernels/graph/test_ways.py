@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.errors import KernelError
-from kernels.functional import activation
-from kernels.graph import Handle, compress
-from kernels.graph.ways.policies import POLICIES, method_of, way_of
+from actfit import Handle, compress
+from actfit.kernels.errors import KernelError
+from actfit.kernels.functional import activation
+from actfit.kernels.graph.ways.policies import POLICIES, method_of, way_of
 from tests.kernels.graph.nets import WIDTH, assert_same, batch
 
 ROWS, HIDDEN = 96, 2 * WIDTH
@@ -99,7 +99,7 @@ class Halves(Mlp):
 
 
 def single(name: str, policy: str) -> Callable[[Tensor], Tensor]:
-    """The function of `kernels.functional` that saves as the policy says."""
+    """The function of `actfit.functional` that saves as the policy says."""
     method, bits = POLICIES[policy].method, POLICIES[policy].bits
     return lambda x: activation(name, x, method=method, bits=bits)
 

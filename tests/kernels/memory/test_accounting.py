@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import KernelError
-from kernels.memory import peak_bytes, saved_bytes
+from actfit import KernelError
+from actfit.kernels.memory import peak_bytes, saved_bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

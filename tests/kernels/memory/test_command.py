@@ -1,4 +1,4 @@
-"""`python -m kernels.memory`, and the numbers of the papers that it must give."""
+"""`actfit memory`, and the numbers of the papers that it must give."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-import kernels
-from coefficients import command
-from kernels import KernelError, saved_bytes
-from kernels.memory import Saved, zoo
-from kernels.memory.__main__ import main
+import actfit
+from actfit import KernelError, saved_bytes
+from actfit.coefficients import command
+from actfit.kernels.memory import Saved, zoo
+from actfit.kernels.memory.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[3]
 TRANSFORMERS = find_spec("transformers") is not None
@@ -29,7 +29,7 @@ def measured(name: str, accounting: str = "cuda", ours: bool = False, **options:
     for parent in [*model.modules()] if ours else []:
         for place, child in parent.named_children():
             if type(child).__name__ in ("GELU", "GELUActivation"):
-                setattr(parent, place, kernels.GELU())
+                setattr(parent, place, actfit.nn.GELU())
     return saved_bytes(model, *args, accounting=accounting, fake=True, **kwargs)
 
 
@@ -96,7 +96,7 @@ def test_the_activations_own_share(model: str, options: dict, mebibytes: float) 
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "kernels.memory", *words]
+    line = [sys.executable, "-m", "actfit.kernels.memory", *words]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ})
 
 

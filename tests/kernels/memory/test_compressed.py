@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels import compress
-from kernels.memory import peak_bytes, saved_bytes
+from actfit import compress
+from actfit.kernels.memory import peak_bytes, saved_bytes
 from tests.kernels.saved import bytes_allocated, bytes_in_graph
 
 WAYS: dict[str, dict[str, Any]] = {"exact": {}, "4 bits": {"bits": 4}, "invact": {"policy": "invact"}}

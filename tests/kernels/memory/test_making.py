@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernels.errors import KernelError
-from kernels.memory.zoo import build
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.zoo import build
 from tests.kernels.memory.models import tensors
 
 THEIRS = """

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-import kernels
-from kernels import KernelError
-from kernels.memory import Allocated, Recorder, saved_bytes
+import actfit
+from actfit import KernelError
+from actfit.kernels.memory import Allocated, Recorder, saved_bytes
 from tests.kernels.memory.models import TENSOR, X, mlp
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
@@ -20,7 +20,7 @@ from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
 def test_an_mlp_keeps_what_the_graph_and_the_allocator_say(options: dict, fake: bool) -> None:
-    net = mlp(kernels.GELU(**options))
+    net = mlp(actfit.nn.GELU(**options))
     saved = saved_bytes(net, X, fake=fake)
     net(X)  # makes what is made once
     output, allocated = bytes_allocated(net, X)
@@ -116,7 +116,7 @@ def test_checkpoints_keep_their_input_only() -> None:
 
 
 def test_the_recorder_by_itself() -> None:
-    net = mlp(kernels.GELU(method="fewbit", bits=2))
+    net = mlp(actfit.nn.GELU(method="fewbit", bits=2))
     with Recorder(net) as recorder:
         loss = net(X).square().mean()
     kept = TENSOR + 2 * math.ceil(33 * 40 / 8) + 33 * 16 * 4  # and the net's output, for its square
@@ -190,7 +190,7 @@ def test_what_goes_wrong_while_a_tensor_is_saved_comes_afterwards(
 
     monkeypatch.setattr(Recorder, "_saved_by", fail)
     with pytest.raises(error, match="in the hook"):
-        saved_bytes(mlp(kernels.GELU()), X, fake=False)
+        saved_bytes(mlp(actfit.nn.GELU()), X, fake=False)
     assert gc.isenabled()
 
 
@@ -222,7 +222,7 @@ def test_tied_weights_and_shared_modules() -> None:
 def test_compiled_models(backend: str) -> None:
     """By graph and allocator; ours keeps the same as in eager."""
     torch._dynamo.reset()
-    net = mlp(kernels.GELU())
+    net = mlp(actfit.nn.GELU())
     saved = saved_bytes(torch.compile(net, backend=backend), X)
     assert (saved.total, saved.inputs, saved.unseen) == (saved_bytes(net, X).total, X.nbytes, 0)
     assert saved.parameters == net[2].weight.nbytes
@@ -247,7 +247,7 @@ def test_a_model_compiled_in_place() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_allocator_agrees_to_its_rounding() -> None:
-    net, x = mlp(kernels.GELU(), nn.Dropout(0.1)).cuda(), X.cuda()
+    net, x = mlp(actfit.nn.GELU(), nn.Dropout(0.1)).cuda(), X.cuda()
     saved = saved_bytes(net, x)
     net(x).sum().backward()  # what is loaded once
     with Allocated() as books:

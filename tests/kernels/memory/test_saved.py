@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError
-from kernels.memory import Group, Saved, SavedTensor, Saver, saved_bytes
-from kernels.memory.saved import size
+from actfit import KernelError
+from actfit.kernels.memory import Group, Saved, SavedTensor, Saver, saved_bytes
+from actfit.kernels.memory.saved import size
 from tests.kernels.memory.models import TENSOR, X, mlp
 
 

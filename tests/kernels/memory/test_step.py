@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from actfit import KernelError, compress
+from actfit.kernels.memory import peak_bytes
+from actfit.kernels.memory.step import Living, run_step
 from benchmarks.compression.meter import measured
-from kernels import KernelError, compress
-from kernels.memory import peak_bytes
-from kernels.memory.step import Living, run_step
 
 WIDTH, ROWS, LAYERS = 256, 8192, 6
 WHOLE = 4 * ROWS * WIDTH  # bytes of a tensor between blocks

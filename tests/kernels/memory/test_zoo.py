@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from kernels.errors import KernelError
-from kernels.memory.isolated import unpacked
-from kernels.memory.zoo import build, names
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.isolated import unpacked
+from actfit.kernels.memory.zoo import build, names
 from tests.kernels.memory.models import tensors
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -255,7 +255,7 @@ def test_transformers_is_imported_late_and_outside_the_fake_mode():
     code = (
         "import sys, torch\n"
         "from torch._subclasses.fake_tensor import FakeTensorMode\n"
-        "from kernels.memory.zoo import build\n"
+        "from actfit.kernels.memory.zoo import build\n"
         "print('transformers' in sys.modules)\n"
         "with FakeTensorMode(): build('llama')\n"
         "small = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=16)\n"

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, compress, saved_bytes
-from kernels.graph.planning import CapturedTask
-from kernels.memory.step import peak_bytes
-from kernels.planning import make_plan
-from kernels.planning.batches import call_of
-from kernels.planning.blocks import recomputing, repeated_blocks
-from kernels.planning.solve import everywhere
+from actfit import KernelError, compress, make_plan, saved_bytes
+from actfit.kernels.graph.planning import CapturedTask
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.solve import everywhere
 from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
 

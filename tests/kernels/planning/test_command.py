@@ -1,4 +1,4 @@
-"""`python -m kernels.memory --budget`: plans of models by name, and of the user's own."""
+"""`actfit memory --budget`: plans of models by name, and of the user's own."""
 
 import json
 from importlib.util import find_spec
@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from coefficients import command
-from kernels import KernelError, compress, compression
-from kernels.memory import peak_bytes, zoo
-from kernels.memory.__main__ import NARROW, main
-from kernels.planning import Plan
-from kernels.planning.batches import call_of
-from kernels.planning.make import kind_of
+import actfit
+from actfit import KernelError, Plan, compress
+from actfit.coefficients import command
+from actfit.kernels.memory import peak_bytes, zoo
+from actfit.kernels.memory.__main__ import NARROW, main
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.make import kind_of
 
 TRANSFORMERS = find_spec("transformers") is not None
 BLOCK = "--model block"
@@ -90,7 +90,7 @@ def test_a_plan_for_a_compiled_model(capsys: pytest.CaptureFixture[str], tmp_pat
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.compiled
     assert plan.planned.kept <= 0.1 * plan.stock.kept
-    assert compression.options(plan=tmp_path / "plan.json")
+    assert actfit.options(plan=tmp_path / "plan.json")
 
 
 @pytest.mark.slow

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, compress, saved_bytes
-from kernels.memory.step import peak_bytes
-from kernels.planning import make_plan
-from kernels.planning.batches import Call, parts
+from actfit import KernelError, compress, make_plan, saved_bytes
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.planning.batches import Call, parts
 from tests.kernels.planning.nets import NETS, gradient, text
 
 
@@ -82,7 +81,7 @@ def test_a_plan_in_another_process(tmp_path: Path) -> None:
     handle.plan.save(tmp_path / "plan.json")
     torch.save(gradient(model, inputs), tmp_path / "gradient.pt")
     code = (
-        "import sys, torch; from kernels import compress; from tests.kernels.planning.nets import gradient, text;"
+        "import sys, torch; from actfit import compress; from tests.kernels.planning.nets import gradient, text;"
         " model, inputs = text(1); compress(model, plan=sys.argv[1] + '/plan.json');"
         " same = map(torch.equal, gradient(model, inputs), torch.load(sys.argv[1] + '/gradient.pt'));"
         " sys.exit(not all(same))"
@@ -175,7 +174,7 @@ def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pyt
     """As of sensitivities that say the opposite of what is."""
     model, inputs = text(2)
     monkeypatch.setattr(
-        "kernels.planning.task.sensitivities",
+        "actfit.kernels.planning.task.sensitivities",
         lambda gradients, names, passes: {
             name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
         },

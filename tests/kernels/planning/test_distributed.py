@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-from kernels import compress
-from kernels.compression import Graph, options, private
-from kernels.planning import Plan, make_plan
+from actfit import Plan, compress, make_plan, options
+from actfit.kernels.compression import private
+from actfit.kernels.compression.crossing import Graph
 from tests.kernels.planning.nets import Attending, text
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 

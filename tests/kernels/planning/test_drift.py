@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from kernels import compress
-from kernels.graph import codes, watch
-from kernels.graph.engine import Engine
-from kernels.graph.install import install
-from kernels.methods.planned import Planned
-from kernels.planning import decoded, make_plan
-from kernels.planning.batches import call_of
-from kernels.planning.make import kind_of
+from actfit import compress, make_plan
+from actfit.kernels.graph import codes, watch
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.install import install
+from actfit.kernels.methods.planned import Planned
+from actfit.kernels.planning import decoded
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.make import kind_of
 from tests.kernels.planning.nets import Attending, mlp
 
 TOKENS, WORDS = 64, 256
@@ -216,11 +216,11 @@ def test_a_watched_model_is_copied_and_pickled() -> None:
 @pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="Inductor fuses encoding with what makes a tensor, which then is not at hand")
 def test_a_compiled_model_tells_of_errors_that_were_not_planned() -> None:
-    from kernels import compression
+    import actfit
 
     model, (x,) = mlp()
     plan = make_plan(model, x, 0.1, compiled=True)
-    compiled = torch.compile(model, options=compression.options(plan=plan))
+    compiled = torch.compile(model, options=actfit.options(plan=plan))
     spread(model)
     with pytest.warns(UserWarning, match="plan again"):
         repeat(len(plan.sites), compiled, x)

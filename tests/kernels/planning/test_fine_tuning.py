@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import compress
-from kernels.memory.step import peak_bytes
+from actfit import compress
+from actfit.kernels.memory.step import peak_bytes
 
 pytestmark = [  # peft asks by an old name
     pytest.mark.slow,

@@ -12,18 +12,17 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels import KernelError
-from kernels.graph.planning import CapturedTask
-from kernels.memory.saved import UNITS
-from kernels.memory.step import peak_bytes
-from kernels.planning import Front, front
-from kernels.planning.batches import Call
-from kernels.planning.blocks import recomputing, repeated_blocks
-from kernels.planning.fronts import UNIFORM, front_of
-from kernels.planning.limits import Limits
-from kernels.planning.make import plan_of
-from kernels.planning.solve import GAP, everywhere, solve
-from kernels.planning.task import Task
+from actfit import KernelError, front
+from actfit.kernels.graph.planning import CapturedTask
+from actfit.kernels.memory.saved import UNITS
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.fronts import UNIFORM, Front, front_of
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.make import plan_of
+from actfit.kernels.planning.solve import GAP, everywhere, solve
+from actfit.kernels.planning.task import Task
 from tests.kernels.planning.nets import mlp, text
 
 

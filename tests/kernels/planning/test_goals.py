@@ -9,12 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import KernelError, compress, saved_bytes
-from kernels.planning import Plan, make_plan
-from kernels.planning.limits import Limits
-from kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
-from kernels.planning.step import Step
-from kernels.planning.task import Task
+from actfit import KernelError, Plan, compress, make_plan, saved_bytes
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import Task
 from tests.kernels.planning.nets import text
 from tests.kernels.planning.test_solve import errors_of, steps
 

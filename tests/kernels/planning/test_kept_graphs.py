@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError, compress, saved_bytes
-from kernels.planning import front, make_plan
+from actfit import KernelError, compress, front, make_plan, saved_bytes
 
 
 class Block(nn.Module):

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from kernels import KernelError, compress, saved_bytes
-from kernels.graph.engine import Engine
-from kernels.graph.install import install
-from kernels.graph.planning import OBSERVED, CapturedTask
-from kernels.memory.step import differentiated, peak_bytes
-from kernels.methods.planned import WIDTHS, Planned
-from kernels.planning.batches import Call
-from kernels.planning.step import Step
+from actfit import KernelError, compress, saved_bytes
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.install import install
+from actfit.kernels.graph.planning import OBSERVED, CapturedTask
+from actfit.kernels.memory.step import differentiated, peak_bytes
+from actfit.kernels.methods.planned import WIDTHS, Planned
+from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.step import Step
 from tests.kernels.planning.nets import NETS, text
 
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from actfit import KernelError, Plan, compress, make_plan
+from actfit.kernels.graph.planning import CapturedTask
+from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from benchmarks.compression.meter import measured
-from kernels import KernelError, compress
-from kernels.graph.planning import CapturedTask
-from kernels.memory.step import peak_bytes
-from kernels.planning import Plan, make_plan
-from kernels.planning.batches import call_of
-from kernels.planning.blocks import recomputing, repeated_blocks
 from tests.kernels.planning.nets import NETS, text
 
 VOCABULARY, TOKENS = 16384, (4, 64)

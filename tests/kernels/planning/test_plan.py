@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from kernels import KernelError
-from kernels.methods.planned import Planned
-from kernels.planning import Plan, make_plan
-from kernels.planning.budget import check, limits
-from kernels.planning.limits import Limits
-from kernels.planning.values import Bytes, Errors, PlannedSite
+from actfit import KernelError, Plan, make_plan
+from actfit.kernels.methods.planned import Planned
+from actfit.kernels.planning.budget import check, limits
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 from tests.kernels.planning.nets import mlp, text
 
 SITES = (PlannedSite("0: silu", 3, 4096, 500, 1e-4), PlannedSite("0.out: linear", None, 4096, 4096, 0.0))

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from coefficients import progress
-from kernels import compress
-from kernels.planning import front, make_plan
+from actfit import compress, front, make_plan
+from actfit.coefficients import progress
 from tests.kernels.planning.nets import text
 
 PLANNERS: dict[str, Callable[[Any, Any], Any]] = {

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import KernelError, compress, gradient_error
-from kernels.methods.expected_error import expected_error
-from kernels.planning import make_plan
-from kernels.planning.batches import Call, enough
-from kernels.planning.decoded import LEAST, Decoded
-from kernels.planning.safety import checked
+from actfit import KernelError, compress, gradient_error, make_plan
+from actfit.kernels.methods.expected_error import expected_error
+from actfit.kernels.planning.batches import Call, enough
+from actfit.kernels.planning.decoded import LEAST, Decoded
+from actfit.kernels.planning.safety import checked
 from tests.kernels.planning.nets import NETS, text
 
 
@@ -37,7 +36,7 @@ class Wrong(nn.Module):
 @pytest.fixture
 def steep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Phases are coded, as they must not be."""
-    monkeypatch.setattr("kernels.compression.exact.WAVES", ())
+    monkeypatch.setattr("actfit.kernels.compression.exact.WAVES", ())
 
 
 X = torch.randn(256, 64, generator=torch.Generator().manual_seed(0))

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels import KernelError
-from kernels.graph.engine import Engine
-from kernels.graph.install import install
-from kernels.graph.planning import CapturedGradients
-from kernels.methods.planned import WIDTHS, Planned
-from kernels.planning.sensitivity import MEASURED, Trials, like_site, sensitivities
+from actfit import KernelError
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.install import install
+from actfit.kernels.graph.planning import CapturedGradients
+from actfit.kernels.methods.planned import WIDTHS, Planned
+from actfit.kernels.planning.sensitivity import MEASURED, Trials, like_site, sensitivities
 from tests.kernels.planning.nets import NETS, gradient, text
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import KernelError
-from kernels.methods.planned import WIDTHS
-from kernels.planning.limits import Limits
-from kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
-from kernels.planning.step import SavedSite, Step
+from actfit import KernelError
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
+from actfit.kernels.planning.step import SavedSite, Step
 
 BITS = 4
 

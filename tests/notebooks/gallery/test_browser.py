@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coefficients.store import DATA
+from actfit.coefficients.store import DATA
 from tests.notebooks.gallery.test_page import shown_entries
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coefficients.document import SEALED, dumps, seal
-from coefficients.store import DATA
+from actfit.coefficients.document import SEALED, dumps, seal
+from actfit.coefficients.store import DATA
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import formulas
 from notebooks.gallery.fits import Coded, FewBit, InvAct

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coefficients import command
-from coefficients.command import Misuse
-from coefficients.schema import CoefficientError
-from coefficients.store import DATA
+from actfit.coefficients import command
+from actfit.coefficients.command import Misuse
+from actfit.coefficients.schema import CoefficientError
+from actfit.coefficients.store import DATA
 from notebooks.gallery.__main__ import main
 
 ROOT = Path(__file__).parents[3]

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fitting.fewbit.steps import Steps
-from fitting.invact.document import candidate_of
-from fitting.joint.table import Table
+from actfit.fitting.fewbit.steps import Steps
+from actfit.fitting.invact.document import candidate_of
+from actfit.fitting.joint.table import Table
 from notebooks.gallery.c_array import as_c
 from notebooks.gallery.fits import FewBit, InvAct, Joint
 from notebooks.gallery.latex import _maths

@@ -4,13 +4,13 @@ import warnings
 
 import pytest
 
-from coefficients import publish
-from fitting.activations import from_expression, get
-from fitting.fewbit import document
-from fitting.fewbit.solve import fit
-from fitting.joint import document as joint
-from fitting.joint.solve import fit_joint
-from fitting.weights import named
+from actfit.coefficients import publish
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.fewbit import document
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.joint import document as joint
+from actfit.fitting.joint.solve import fit_joint
+from actfit.fitting.weights import named
 from notebooks.gallery.c_array import as_c
 from notebooks.gallery.shelves import shelves
 from tests.notebooks.gallery.test_texts import arrays

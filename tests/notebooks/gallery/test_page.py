@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coefficients.store import Entry, available
+from actfit.coefficients.store import Entry, available
 from notebooks.gallery.cards import TARGETS
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What python -m fitting.fewbit fits: levels, samples, a user's own function, budgets and bounds of the error."""
+"""What actfit fewbit fits: levels, samples, a user's own function, budgets and bounds of the error."""
 
 import json
 import re
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import coefficients
-from coefficients.__main__ import run as run_coefficients
-from fitting.fewbit import __main__ as command
-from fitting.weights import from_samples
+from actfit import coefficients
+from actfit.coefficients.__main__ import run as run_coefficients
+from actfit.fitting.fewbit import __main__ as command
+from actfit.fitting.weights import from_samples
 from tests.fitting.commands import Command, files, stored
 
 
@@ -29,7 +29,7 @@ def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.
     assert (document["options"]["bits"], document["error"]["l2_squared"]) == (1, 0)
     three = "Piecewise((-x, x < -1), (0, x < 1), (x, True))"
     assert json.loads(fewbit("--expr", three, "--max-error", "0", "--out", "-")[1])["options"]["bits"] == 2
-    monkeypatch.setattr(sys.modules["fitting.fewbit.solve"], "MAX_BITS", 2)
+    monkeypatch.setattr(sys.modules["actfit.fitting.fewbit.solve"], "MAX_BITS", 2)
     status, out, err = fewbit("--expr", "x**2", "--domain", "0", "1", "--max-error", "0")
     assert (status, out) == (2, "")
     least = re.fullmatch(r"fewbit: max-error must be at least (\S+), what 2 bits reach, got 0\n", err)
@@ -48,8 +48,8 @@ def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
     def too_much(*_: object) -> None:
         raise AssertionError("a bound on coarse cells is enough")
 
-    monkeypatch.setattr(sys.modules["fitting.fewbit.solve"], "polish", too_much)
-    monkeypatch.setattr(sys.modules["fitting.fewbit.solve"], "_judged", too_much)
+    monkeypatch.setattr(sys.modules["actfit.fitting.fewbit.solve"], "polish", too_much)
+    monkeypatch.setattr(sys.modules["actfit.fitting.fewbit.solve"], "_judged", too_much)
     status, out, err = fewbit("--fn", "gelu", "--max-error", "1e-9")
     assert (status, out) == (2, "")
     least = re.fullmatch(r"fewbit: max-error must be at least (\S+), what 8 bits reach, got 1e-09\n", err)
@@ -104,7 +104,7 @@ def test_the_whole_catalogue_on_a_budget(fewbit: Command, monkeypatch: pytest.Mo
 def test_a_terminal_is_told_what_takes_long(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = sys.modules["coefficients.progress"]
+    progress = sys.modules["actfit.coefficients.progress"]
     monkeypatch.setattr(progress, "PATIENCE", 1e-3)
     monkeypatch.setattr(progress, "PERIOD", 1e-3)
     assert fewbit(*LONG, "--out", "x.json")[2] == ""  # stderr is no terminal

@@ -1,4 +1,4 @@
-"""What python -m fitting.fewbit prints."""
+"""What actfit fewbit prints."""
 
 import csv
 import io

@@ -1,13 +1,13 @@
-"""python -m fitting.fewbit --record: tables of a user's own model, from a run of it in another process."""
+"""actfit fewbit --record: tables of a user's own model, from a run of it in another process."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fitting.activations import get
-from fitting.fewbit.solve import fit
-from fitting.weights import from_samples
+from actfit.fitting.activations import get
+from actfit.fitting.fewbit.solve import fit
+from actfit.fitting.weights import from_samples
 from tests.fitting.commands import files, process, stored
 
 pytest.importorskip("torch")
@@ -32,7 +32,7 @@ def models(folder: Path) -> str:
 def test_a_table_for_each_place(models: str) -> None:
     import torch
 
-    import kernels.functional
+    import actfit
 
     words = ("--fn", "gelu", "--bits", "2", "--record", f"{models}:build", "--out", "tables")
     done = process("fewbit", *words)
@@ -44,7 +44,7 @@ def test_a_table_for_each_place(models: str) -> None:
     assert stored("tables/1.gelu.json")["solution"]["levels"] == made.steps.levels.tolist()
     assert stored("tables/1.gelu.json") != stored("tables/3.gelu.json")
     x = torch.linspace(-4, 4, 99).requires_grad_()
-    y = eval(usage, {"kernels": kernels, "x": x})  # the printed line is what a user runs
+    y = eval(usage, {"actfit": actfit, "x": x})  # the printed line is what a user runs
     assert torch.equal(y, torch.nn.functional.gelu(x))
     (slopes,) = torch.autograd.grad(y.sum(), x)
     assert set(slopes.tolist()) <= set(torch.tensor(made.steps.levels.tolist()).tolist())

@@ -1,4 +1,4 @@
-"""What python -m fitting.fewbit refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
+"""What actfit fewbit refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where python -m fitting.fewbit writes, and that its files are valid."""
+"""Where actfit fewbit writes, and that its files are valid."""
 
 import os
 import shlex
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coefficients import document as documents
-from coefficients.__main__ import run as run_coefficients
-from coefficients.document import dumps, seal
+from actfit.coefficients import document as documents
+from actfit.coefficients.__main__ import run as run_coefficients
+from actfit.coefficients.document import dumps, seal
 from tests.fitting.commands import Command, environment, files, posix, stored
 
 
@@ -99,7 +99,7 @@ def test_the_stored_command_makes_the_file_again(
     else:
         monkeypatch.chdir(again)
         monkeypatch.setenv("XDG_DATA_HOME", str(again))
-        assert shlex.split(spelled)[:3] == ["python", "-m", "fitting.fewbit"]
+        assert shlex.split(spelled)[:3] == ["python", "-m", "actfit.fitting.fewbit"]
         assert fewbit(*shlex.split(spelled)[3:])[0] == 0
     (made,) = again.rglob("*.json")
     assert made.read_bytes() == (folder / "first.json").read_bytes()
@@ -114,7 +114,7 @@ def test_freshly_made_files_are_good(
     fewbit("--fn", "tanh", "--bits", "2", "--levels", "even")
     fewbit("--fn", "gelu", "--bits", "2", "--weight", "norm(0,2)")
     fewbit("--expr", "x**3/a", "--param", "a=0.3", "--name", "cube", "--bits", "1")
-    monkeypatch.setattr("coefficients.store.DATA", Path("actfit/coefficients").resolve())
+    monkeypatch.setattr("actfit.coefficients.store.DATA", Path("actfit/coefficients").resolve())
     assert run_coefficients(["check"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "5 files, 0 bad"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from fitting.activations import Activation
-from fitting.invact import __main__ as command
-from fitting.invact import front, solve
-from fitting.invact import sweep as sweeping
-from fitting.invact.engines import ENGINES
-from fitting.invact.solve import Fit
+from actfit.fitting.activations import Activation
+from actfit.fitting.invact import __main__ as command
+from actfit.fitting.invact import front, solve
+from actfit.fitting.invact import sweep as sweeping
+from actfit.fitting.invact.engines import ENGINES
+from actfit.fitting.invact.solve import Fit
 from tests.fitting.invact.command.words import CLOSED
 
 FITS: dict[Any, Fit] = {}

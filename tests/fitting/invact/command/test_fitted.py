@@ -1,4 +1,4 @@
-"""The fits of python -m fitting.invact: a user's own function, formulas of a search elsewhere, all functions."""
+"""The fits of actfit invact: a user's own function, formulas of a search elsewhere, all functions."""
 
 import json
 import shlex
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fitting.activations import names
-from fitting.invact import sweep as sweeping
-from fitting.invact.formats import FORMATS
-from fitting.invact.sweep import shipped
+from actfit.fitting.activations import names
+from actfit.fitting.invact import sweep as sweeping
+from actfit.fitting.invact.formats import FORMATS
+from actfit.fitting.invact.sweep import shipped
 from tests.fitting.commands import Command, files, stored
 from tests.fitting.invact.command.words import CLOSED, MISH
 

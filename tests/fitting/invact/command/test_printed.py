@@ -1,4 +1,4 @@
-"""What python -m fitting.invact prints."""
+"""What actfit invact prints."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coefficients.__main__ import run as run_coefficients
+from actfit.coefficients.__main__ import run as run_coefficients
 from tests.fitting.commands import Command, files, on_a_terminal, process, stored
 from tests.fitting.invact.command.words import MISH, TANH
 
@@ -120,12 +120,12 @@ def test_a_file_is_good(invact: Command, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_list_shows_both_methods(
     invact: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fitting.fewbit import __main__ as fewbit
+    from actfit.fitting.fewbit import __main__ as fewbit
 
     invact(*MISH)
     invact(*TANH)
     assert fewbit.run(["--fn", "relu", "--bits", "1", "--quiet"]) == 0
-    monkeypatch.setattr("coefficients.store.DATA", Path("actfit/coefficients").resolve())
+    monkeypatch.setattr("actfit.coefficients.store.DATA", Path("actfit/coefficients").resolve())
     capsys.readouterr()
     assert run_coefficients(["list"]) == 0
     first, second = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))

@@ -1,4 +1,4 @@
-"""What python -m fitting.invact refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
+"""What actfit invact refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
 
 import re
 import shlex
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fitting.invact import front
-from fitting.invact.engines import ENGINES, minimax
-from fitting.invact.engines.problem import Problem
-from fitting.invact.formula import Form
+from actfit.fitting.invact import front
+from actfit.fitting.invact.engines import ENGINES, minimax
+from actfit.fitting.invact.engines.problem import Problem
+from actfit.fitting.invact.formula import Form
 from tests.fitting.commands import Command, files
 from tests.fitting.invact.command.words import MISH
 
@@ -113,7 +113,7 @@ def test_hostile_halls_of_fame(text: str, message: str, invact: Command) -> None
 def test_engines_that_are_not_installed(
     engine: str, package: str, invact: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"fitting.invact.symbolic.{engine}.find_spec", lambda name: None)
+    monkeypatch.setattr(f"actfit.fitting.invact.symbolic.{engine}.find_spec", lambda name: None)
     status, out, err = invact(*MISH, "--engine", engine)
     assert (status, out) == (2, "")
     assert f"pip install {package}" in err

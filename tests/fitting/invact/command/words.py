@@ -1,4 +1,4 @@
-"""What tests of python -m fitting.invact ask for."""
+"""What tests of actfit invact ask for."""
 
 MISH = ("--fn", "mish", "--dtype", "bfloat16")
 TANH = ("--fn", "tanh", "--dtype", "float16")

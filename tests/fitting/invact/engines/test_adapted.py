@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coefficients import load
-from fitting.activations import from_expression, get
-from fitting.invact.document import file_name, to_document
-from fitting.invact.engines.adapted import GRID, _Outputs, adapted_candidates
-from fitting.invact.error_floor import information_floor
-from fitting.invact.front import judged
-from fitting.invact.judge import Judge
-from fitting.invact.proof import prove
-from fitting.invact.solve import fit
-from fitting.weights import named
+from actfit.coefficients import load
+from actfit.fitting.activations import from_expression, get
+from actfit.fitting.invact.document import file_name, to_document
+from actfit.fitting.invact.engines.adapted import GRID, _Outputs, adapted_candidates
+from actfit.fitting.invact.error_floor import information_floor
+from actfit.fitting.invact.front import judged
+from actfit.fitting.invact.judge import Judge
+from actfit.fitting.invact.proof import prove
+from actfit.fitting.invact.solve import fit
+from actfit.fitting.weights import named
 
 NORMAL = named("norm")
 SIXTEEN = ("bfloat16", "float16")

@@ -9,12 +9,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from sympy import sstr
 
-from fitting.activations import from_expression, get, names, oracle
-from fitting.activations.tape import Tape
-from fitting.invact.branches import split
-from fitting.invact.engines import chain_rule
-from fitting.invact.engines.closed_form import closed_form
-from fitting.invact.variable import Y
+from actfit.fitting.activations import from_expression, get, names, oracle
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.engines import chain_rule
+from actfit.fitting.invact.engines.closed_form import closed_form
+from actfit.fitting.invact.variable import Y
 
 INF = math.inf
 OPEN = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "tanhshrink")

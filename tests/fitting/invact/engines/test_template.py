@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import exp, sqrt
 
-from fitting.activations import get
-from fitting.errors import InputError
-from fitting.invact.branches import split
-from fitting.invact.engines.papers import GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT, TEMPLATES, published
-from fitting.invact.engines.problem import Problem, Squares, Tail, Target
-from fitting.invact.engines.refit import refit
-from fitting.invact.engines.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
-from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Candidate, Form, evaluate
-from fitting.invact.price import price
-from fitting.invact.variable import S, Variable, Y, constant
+from actfit.fitting.activations import get
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.branches import split
+from actfit.fitting.invact.engines.papers import GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT, TEMPLATES, published
+from actfit.fitting.invact.engines.problem import Problem, Squares, Tail, Target
+from actfit.fitting.invact.engines.refit import refit
+from actfit.fitting.invact.engines.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
+from actfit.fitting.invact.exact import derivative_from_output
+from actfit.fitting.invact.formula import Candidate, Form, evaluate
+from actfit.fitting.invact.price import price
+from actfit.fitting.invact.variable import S, Variable, Y, constant
 
 C = [constant(i) for i in range(9)]
 BRANCHES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}

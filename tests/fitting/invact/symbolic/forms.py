@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fitting.activations.grammar import parse_formula
-from fitting.invact.formula import Form
-from fitting.invact.symbolic import Data
-from fitting.invact.symbolic.equations import to_form
-from fitting.invact.variable import S, Y, constant
+from actfit.fitting.activations.grammar import parse_formula
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.symbolic import Data
+from actfit.fitting.invact.symbolic.equations import to_form
+from actfit.fitting.invact.variable import S, Y, constant
 
 C = [constant(i) for i in range(9)]
 

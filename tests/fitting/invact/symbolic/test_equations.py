@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sympy import Abs, Rational, exp, sqrt
 
-from fitting.activations.tape import Tape
-from fitting.errors import InputError
-from fitting.invact.formula import Form, derivative_by
-from fitting.invact.symbolic import equations, evaluate
-from fitting.invact.symbolic.equations import to_form
-from fitting.invact.variable import S, Y
+from actfit.fitting.activations.tape import Tape
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form, derivative_by
+from actfit.fitting.invact.symbolic import equations, evaluate
+from actfit.fitting.invact.symbolic.equations import to_form
+from actfit.fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import C, form
 
 

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from fitting.errors import InputError
-from fitting.invact.symbolic import error, evaluate, front, operon, pysr
-from fitting.invact.variable import S, Y
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.symbolic import error, evaluate, front, operon, pysr
+from actfit.fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import data
 
 has_operon = pytest.mark.skipif(find_spec("pyoperon") is None, reason="pyoperon is not installed")

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fitting.errors import InputError
-from fitting.invact.formula import Form
-from fitting.invact.symbolic import equations, error, evaluate, pysr
-from fitting.invact.variable import S
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.symbolic import equations, error, evaluate, pysr
+from actfit.fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 
 has_pysr = pytest.mark.skipif(find_spec("pysr") is None, reason="pysr is not installed")

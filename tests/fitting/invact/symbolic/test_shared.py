@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fitting.errors import InputError
-from fitting.invact.formula import Form
-from fitting.invact.symbolic import Data, child, error, front, operon, pruned, size, sound_at
-from fitting.invact.variable import S
+from actfit.fitting.errors import InputError
+from actfit.fitting.invact.formula import Form
+from actfit.fitting.invact.symbolic import Data, child, error, front, operon, pruned, size, sound_at
+from actfit.fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 
 NEAR = np.geomspace(1e-12, 1, 300)
@@ -87,7 +87,7 @@ def test_pruning_leaves_out_one_number():
 def test_a_child_that_fails_is_one_line(tmp_path):
     with (
         pytest.raises(InputError, match=r"engine operon: .*data\.npz") as caught,
-        child("fitting.invact.symbolic.operon", tmp_path, subprocess.PIPE),
+        child("actfit.fitting.invact.symbolic.operon", tmp_path, subprocess.PIPE),
     ):
         pass
     assert "\n" not in str(caught.value)
