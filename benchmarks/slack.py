@@ -73,7 +73,7 @@ def rows(reports: Iterable[Report]) -> list[Row]:
 
 def load(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
     """Stored rows by function, method and direction, bits and dtype."""
-    lines = read_lines(RESULTS / arch / "actfit.kernels.jsonl")
+    lines = read_lines(RESULTS / arch / "kernels.jsonl")
     return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in lines}
 
 

@@ -18,8 +18,8 @@ _CHANGED = (
     " out = out + other instead of out += other, or use method='fewbit', which does not need the output"
 )
 _TWICE = (
-    "what actfit computes must be differentiated once only; for gradients of gradients use method='stock' or, of a"
-    " converted model, report.revert(), or the function itself outside of nested_forward_ad and elementwise"
+    "what actfit computes must be differentiated once only; for gradients of gradients use method='stock', call"
+    " remove() of a model's handle, or take the function itself in place of elementwise"
 )
 
 

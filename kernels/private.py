@@ -8,17 +8,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch.autograd import Function
 
 from actfit.kernels.errors import KernelError
 
+T = TypeVar("T", bound=torch.Tensor)
 OLDEST, LATEST = (2, 9), (2, 15)  # releases of PyTorch: the oldest that works, and the last that was tested
 
 NAMES = {
@@ -40,6 +41,7 @@ NAMES = {
     "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
     "unset_fake_temporarily": "torch._subclasses.fake_tensor.unset_fake_temporarily",
     "detect_fake_mode": "torch._guards.detect_fake_mode",
+    "without_torch_function": "torch._C.DisableTorchFunctionSubclass",
     "OpOverload": "torch._ops.OpOverload",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
@@ -147,6 +149,20 @@ def _dispatching() -> Any:
 def is_fake(value: object) -> bool:
     """Whether it is a tensor without memory."""
     return isinstance(value, _private("FakeTensor"))
+
+
+def tensor_without_memory(kind: type[T], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> T:
+    """A tensor of a subclass, which says what tensor it stands for and has no numbers."""
+    made: T = torch.Tensor._make_wrapper_subclass(kind, shape, dtype=dtype, device=device)
+    return made
+
+
+def without_saved_hooks() -> AbstractContextManager[Any]:
+    """A context in which hooks of saved tensors that were set outside see nothing."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():
+        return nullcontext()
+    none: AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    return none
 
 
 def is_compiled_module(model: object) -> bool:

@@ -226,7 +226,9 @@ def with_the_hubs_kernels(folder: Path, wheel: Path, *, first: bool) -> Installe
     )
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["theirs first", "ours first"])
+@pytest.mark.parametrize(
+    "first", [True, pytest.param(False, marks=pytest.mark.repeats)], ids=["theirs first", "ours first"]
+)
 def test_the_hubs_kernels_and_ours_work_side_by_side(first: bool, built: Path, tmp_path: Path) -> None:
     """transformers probes for a package of the name `kernels`."""
     both = with_the_hubs_kernels(tmp_path, built / f"{STEM}-py3-none-any.whl", first=first)

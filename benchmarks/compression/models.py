@@ -1,10 +1,11 @@
 """The networks of `benchmarks.compression`: small stacks of blocks, wide enough to have tensors worth encoding.
 
-"GELU MLP" and "Llama-like" are written here, without embeddings and heads; the others are transformers', built from
-configurations, without heads. None has dropout, so that the gradients of all ways differ only by rounding.
+"GELU MLP", "Llama-like" and "language model" are written here, the last alone with its head and loss; the others are
+transformers', built from configurations, without heads. None has dropout, so that the gradients of all ways differ only
+by rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from actfit.kernels.memory.storages import tensors
 from benchmarks.gpu.ways import blocks as repeated
 
 MIN_HEADS, HEAD_WIDTH, VOCABULARY = 4, 64, 1000  # a head's width if there are more heads; tokens
+WORDS = 32000  # of a language model with its head
 SEED = 0
 
 
@@ -52,6 +54,19 @@ class Llama(nn.Module):
         h = self.second(x)
         result: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
         return result
+
+
+class LanguageModel(nn.Module):
+    """Embedding, blocks of Llama, norm, head; gives the loss of its own words."""
+
+    def __init__(self, blocks: Sequence[nn.Module], width: int) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(WORDS, width), nn.Sequential(*blocks)
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, WORDS, bias=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        logits = self.head(self.norm(self.blocks(self.embedding(words))))
+        return F.cross_entropy(logits.flatten(0, 1).float(), words.flatten())
 
 
 @dataclass
@@ -108,6 +123,7 @@ NORMAL = {
     "ViT": Size(4, 16, 224, 256),
     "ViT-B": Size(12, 2, 224, 768),  # the model of that name, whose pictures are a small part of what it saves
     "Llama": Size(4, 16, 256, 256),
+    "language model": Size(4, 8, 256, 256),
 }
 LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are timed
     "GELU MLP": Size(4, 16384, 1, 4096),
@@ -117,6 +133,7 @@ LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are tim
     "ViT": Size(8, 64, 224, 1024),
     "ViT-B": Size(12, 64, 224, 768),
     "Llama": Size(4, 8, 2048, 4096),
+    "language model": Size(8, 4, 2048, 2048),
 }
 TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
 
@@ -125,7 +142,7 @@ def build(name: str, size: Size, dtype: torch.dtype, device: torch.device, seed:
     """A network by its name in NORMAL, in training mode; the seed determines weights and inputs."""
     torch.manual_seed(seed)
     with device:
-        net = _stack(name, size) if name in ("GELU MLP", "Llama-like") else _of_zoo(name, size)
+        net = _stack(name, size) if name in ("GELU MLP", "Llama-like", "language model") else _of_zoo(name, size)
     net.module.train()
     return net.to(dtype)
 
@@ -134,6 +151,9 @@ def _stack(name: str, size: Size) -> Net:
     hidden = 43 * size.width // 16  # 688 of 256
     is_mlp = name == "GELU MLP"
     blocks: list[nn.Module] = [Mlp(size.width) if is_mlp else Llama(size.width, hidden) for _ in range(size.layers)]
+    if name == "language model":
+        words = torch.randint(WORDS, (size.batch, size.length))
+        return Net(LanguageModel(blocks, size.width), blocks, (words,))
     shape = (size.batch, size.width) if is_mlp else (size.batch, size.length, size.width)
     return Net(nn.Sequential(*blocks), blocks, (torch.randn(shape),))
 

@@ -27,7 +27,8 @@ HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 COMPRESSED = {"compress exact": None, **{f"compress {bits} bits": bits for bits in (8, 4, 2)}}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
-OURS = {**COMPRESSED, **CODED, **PLANNED}
+CHUNKED = "compress exact in chunks"
+OURS = {**COMPRESSED, CHUNKED: None, **CODED, **PLANNED}
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
@@ -50,8 +51,8 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):
         checkpoint_each(net.blocks)
-    if way in COMPRESSED:
-        compress(net.module, bits=COMPRESSED[way])
+    if way in COMPRESSED or way == CHUNKED:
+        compress(net.module, bits=COMPRESSED.get(way), chunked_loss=True if way == CHUNKED else None)
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()

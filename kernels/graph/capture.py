@@ -14,6 +14,7 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import run_again
 from actfit.kernels.graph.engine import Engine, Unit
+from actfit.kernels.head.logits import Logits
 from actfit.kernels.private import exporting, in_dispatch_mode, in_transform
 
 
@@ -72,6 +73,8 @@ class Captured(Unit):
         """Run the graphs, or stock."""
         engine = self.engine
         if not torch.is_grad_enabled() or self.name in engine.stock or in_transform() or self._lacks_sizes():
+            return self._stock(*args, **kwargs)
+        if any(isinstance(value, Logits) for value in (*args, *kwargs.values())):  # as a module for the loss gets
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
             return run_again(self._stock, args, kwargs, engine.inputs(self.name))

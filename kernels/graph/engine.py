@@ -60,6 +60,8 @@ class Engine:
         Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
+    chunked_loss
+        Whether the cross-entropy of logits of many classes is computed some rows at a time.
     planned
         By site, the errors of decoded tensors that a plan goes by, and that are watched.
     stock
@@ -72,6 +74,7 @@ class Engine:
     recomputed: frozenset[str] = frozenset()
     policy: str | None = None
     planned: dict[str, float] = field(default_factory=dict)
+    chunked_loss: bool = False
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -171,10 +174,10 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy, self.planned)  # a copy captures anew
+        return Engine, (self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)  # it captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy, self.planned)
+        made = type(self)(self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)
         made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made

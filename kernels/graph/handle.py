@@ -11,6 +11,7 @@ from actfit.kernels.graph.capture import Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.ways.policies import method_of, way_of
+from actfit.kernels.head.heads import Head
 from actfit.kernels.memory.step import Loss, check_loss
 from actfit.kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from actfit.kernels.methods.method import check_bits
@@ -43,14 +44,16 @@ class Handle:
 
     def __init__(
         self,
-        captured: list[tuple[str, nn.Module]],
+        changed: list[tuple[str, nn.Module]],
         engine: Engine,
         plan: Plan | None = None,
         checked: Checked | None = None,
     ) -> None:
-        self._captured, self._engine, self.plan, self.checked = captured, engine, plan, checked
+        self._changed, self._engine, self.plan, self.checked = changed, engine, plan, checked
         self.watch = engine.watch
-        self.names = tuple(name for name, _ in captured)
+        calls = [module.forward for _, module in changed]
+        self.names = tuple(call.name for call in calls if isinstance(call, Captured))
+        self._heads = [call for call in calls if isinstance(call, Head)]
 
     @property
     def report(self) -> Report:
@@ -66,19 +69,20 @@ class Handle:
 
     def remove(self) -> None:
         """Give back the model as it was: the same objects, with their own forward."""
-        removed(self._captured)
-        self._captured = []
+        removed(self._changed)
+        self._changed = []
         self._engine.entries.clear()
 
     def __str__(self) -> str:
         method, policy = self._engine.method, self._engine.policy
         what = policy or ("exact" if method is None else str(method).removeprefix("compress, "))
-        if not self._captured:
+        if not self._changed:
             return f"compress, {what}: removed"
         count = len(self.names) - len(self.stock)
         lines = [f"compress, {what}: {count} module{'s' * (count != 1)} captured"]
         lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
+        lines += [f"  {text}" for text in map(str, self._heads) if text]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
@@ -96,12 +100,13 @@ def compress(
     rounding: str | None = None,
     plan: Plan | str | PathLike[str] | None = None,
     policy: str | None = None,
+    chunked_loss: bool | None = None,
     fit: str | float | None = None,
     inputs: Any = None,
     loss: Loss | None = None,
     targets: Any = None,
 ) -> Handle:
-    """Make training save less; what forward computes stays the same, bit for bit.
+    """Make training save less; what forward computes stays the same, bit for bit, but for a loss in chunks.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their
     first call with gradients. PyTorch's own kernels run the graphs: nothing is compiled. Without gradients, and where
@@ -127,6 +132,11 @@ def compress(
         compute activations then, and round their results once. "approximate-activations-2" to
         "approximate-activations-8": as bits, but what a batch norm normalises is saved on a fixed range of standard
         deviations about the mean, without ranges of groups.
+    chunked_loss
+        Whether F.cross_entropy of the results of a linear layer with many classes, as a language model's head, is
+        computed some rows at a time, with its gradients, so that all logits are never in memory. Loss and gradients
+        differ from stock by rounding. By default with bits and with plans, where gradients are approximate
+        anyway. Logits that something else needs, as a metric, are made whole.
     fit
         A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
     inputs, loss, targets
@@ -156,7 +166,7 @@ def compress(
     if rounding is not None and rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     for name, module in model.named_modules():
-        if isinstance(module.__dict__.get("forward"), Captured):
+        if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
                 f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
             )
@@ -170,10 +180,14 @@ def compress(
         raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:
         method = by_policy if bits is None else EveryTensor(bits, rounding or "nearest")
-        engine = Engine(method, policy=policy if method is None else None)
+        chunked = bits is not None if chunked_loss is None else chunked_loss
+        engine = Engine(method, policy=policy if method is None else None, chunked_loss=chunked)
     else:
+        if chunked_loss is not None:
+            raise KernelError("chunked_loss must be left out with a plan, which counts on it")
         plan = _loaded(model, plan, bits, rounding)
-        engine = Engine(plan.method if plan.needed else None, frozenset(plan.recomputed), planned=plan.decoded)
+        method, again = plan.method if plan.needed else None, frozenset(plan.recomputed)
+        engine = Engine(method, again, planned=plan.decoded, chunked_loss=True)
     checked = None
     if inputs is not None and engine.method is not None:
         planned = None if plan is None else plan.errors.predicted

@@ -1,28 +1,32 @@
 """Puts an engine into a model, and takes it out again."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from actfit.kernels.graph.capture import Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.units import units
+from actfit.kernels.head.heads import Head, is_head
 
 
 def install(model: nn.Module, engine: Engine) -> list[tuple[str, nn.Module]]:
-    """Let an engine capture a model; the names and modules that it captures."""
-    captured = list(units(model, leaves=engine.method is not None))
-    for name, module in captured:
+    """Let an engine capture a model; the names and modules that it changes."""
+    changed = list(units(model, engine.method is not None, engine.chunked_loss))
+    for name, module in changed:
         own: Any = module.__dict__.get("forward")
-        module.forward = Captured(module, name, engine, own)
-    return captured
+        if engine.chunked_loss and is_head(module):
+            module.forward = Head(cast(nn.Linear, module), name, own)
+        else:
+            module.forward = Captured(module, name, engine, own)
+    return changed
 
 
 def removed(captured: list[tuple[str, nn.Module]]) -> None:
     """Give modules that `install` gave back their own forward."""
     for _, module in captured:
         call = module.__dict__.get("forward")
-        if isinstance(call, Captured):
+        if isinstance(call, Captured | Head):
             del module.__dict__["forward"]
             if call.own is not None:
                 module.__dict__["forward"] = call.own

@@ -35,7 +35,7 @@ class CapturedGradients(Gradients):
     """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding), self._trials.recomputed)
+        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding), self._trials.recomputed, chunked_loss=True)
         engine.trials = self._trials
         captured = install(model, engine)
         try:
@@ -53,12 +53,13 @@ class CapturedTask(Task):
     @property
     def blocks(self) -> Blocks:
         """The captured modules that backward could run again."""
-        names = {name for name, _ in units(self.model, leaves=True)}
+        names = {name for name, _ in units(self.model, leaves=True, heads=True)}
         return [name for name in super().blocks if name in names]
 
     def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
         history, ends = History(), list[tuple[int, int]]()
-        engine = _Observed(Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None)), frozenset(blocks))
+        method = Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None))
+        engine = _Observed(method, frozenset(blocks), chunked_loss=True)
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:

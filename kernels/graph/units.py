@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from torch import nn
 
 from actfit.kernels.errors import KernelError
+from actfit.kernels.head.heads import is_head
 from actfit.kernels.memory.measure import has_forward
 
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called
 
 
-def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
+def units(model: nn.Module, leaves: bool, heads: bool = False) -> Iterator[tuple[str, nn.Module]]:
     """Names and modules to capture; no module is inside another.
 
     Repeated blocks share one graph, so a deep model is captured as fast as one of its blocks. A model without repeated
@@ -21,9 +22,13 @@ def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
     ----------
     leaves
         Whether single layers beside the blocks are captured, too, as the head of a language model.
+    heads
+        Whether layers that make logits stand alone: they are not captured with what is around them.
     """
     blocks = _blocks(model)
-    if not blocks:
+    inside = {id(inner) for block in blocks for inner in block.modules()}
+    alone = blocks | {module for module in model.modules() if heads and id(module) not in inside and is_head(module)}
+    if not alone or model in alone:
         if not has_forward(model):
             raise KernelError(
                 f"model must have a forward, or repeated blocks that have one, got {type(model).__name__}; give the"
@@ -31,15 +36,14 @@ def units(model: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
             )
         yield "", model
         return
-    outside = {id(inner) for block in blocks for inner in block.modules()}
-    above = {name for name, module in model.named_modules() if any(inner in blocks for inner in module.modules())}
+    above = {name for name, module in model.named_modules() if any(inner in alone for inner in module.modules())}
     taken: set[int] = set()
     for name, module in model.named_modules():
         parent = name.rpartition(".")[0]
         if id(module) in taken:
             continue
-        if module in blocks or (
-            name not in above and id(module) not in outside and parent in above and _computes(module, leaves)
+        if module in alone or (
+            name not in above and id(module) not in inside and parent in above and _computes(module, leaves)
         ):
             yield name, module
         else:

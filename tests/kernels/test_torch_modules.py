@@ -122,10 +122,10 @@ def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
 
 @pytest.mark.slow
 def test_a_tiny_bert() -> None:
-    """transformers imports beside our package `kernels`, builds a model, and trains with our activation."""
+    """transformers imports beside our folder `kernels`, builds a model, and trains with our activation."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     code = """
-import torch, kernels
+import torch, actfit
 from transformers import BertConfig, BertModel
 sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
 model = BertModel(BertConfig(**sizes, attn_implementation="eager"))

@@ -18,7 +18,8 @@ WITH_NUMBA = ("neighbours", "loops")  # of kernels.engine: `host.loops` imports 
 def test_what_a_gpu_needs_imports_without_the_packages_that_may_be_missing() -> None:
     folders = [*(f"benchmarks/{part}" for part in ("gpu", "compression", "kernels", "rivals")), "kernels", "codegen"]
     modules = sorted(
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        "actfit." * (folder in ("kernels", "codegen"))
+        + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for folder in folders
         for path in (ROOT / folder).rglob("*.py")
         if "generated" not in path.parts and path.stem not in WITH_NUMBA

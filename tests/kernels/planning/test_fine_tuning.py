@@ -24,9 +24,9 @@ def transformers() -> Any:
     return pytest.importorskip("transformers", reason="transformers is not installed")
 
 
-def model_of(transformers: Any) -> Any:
+def model_of(transformers: Any, words: int = WORDS) -> Any:
     torch.manual_seed(0)
-    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": LENGTH, "vocab_size": WORDS}
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": LENGTH, "vocab_size": words}
     none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     text = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **none, **text))
@@ -88,3 +88,13 @@ def test_trainer(transformers: Any, tmp_path: Path, lora: bool) -> None:
     assert planned[0] == stock[0]  # forward is exact
     # Losses fall from the logarithm of WORDS; codes must not take away a tenth of that fall.
     assert abs(planned[-1] - stock[-1]) <= 0.1 * (stock[0] - stock[-1])
+
+
+def test_trainer_with_a_loss_in_chunks(transformers: Any, tmp_path: Path) -> None:
+    """It converts outputs to float32, counts the labels of all steps, and reads no logits."""
+    stock = trained(transformers, model_of(transformers, 2048), tmp_path / "stock")
+    model = model_of(transformers, 2048)
+    handle = compress(model, chunked_loss=True)
+    losses = trained(transformers, model, tmp_path / "chunks")
+    assert "lm_head: its cross-entropy is computed in chunks of 128 rows" in str(handle)
+    assert losses == pytest.approx(stock, rel=2**-8)  # of bfloat16

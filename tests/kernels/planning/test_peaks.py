@@ -98,8 +98,14 @@ def named_budget(error: KernelError) -> Any:
     return named[1]
 
 
-@pytest.mark.parametrize("budget", [0.001, "1KiB"])
-@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("budget", "layers"),
+    [
+        *((0.001, 1), ("1KiB", 1)),
+        pytest.param(0.001, 3, marks=pytest.mark.slow),
+        pytest.param("1KiB", 3, marks=[pytest.mark.slow, pytest.mark.repeats]),
+    ],
+)
 def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) -> None:
     model, inputs = text(layers)
     with pytest.raises(KernelError, match="budget must be at least") as caught:

@@ -99,7 +99,7 @@ def test_the_stored_command_makes_the_file_again(
     else:
         monkeypatch.chdir(again)
         monkeypatch.setenv("XDG_DATA_HOME", str(again))
-        assert shlex.split(spelled)[:3] == ["python", "-m", "actfit.fitting.fewbit"]
+        assert shlex.split(spelled)[:3] == ["python", "-m", "fitting.fewbit"]
         assert fewbit(*shlex.split(spelled)[3:])[0] == 0
     (made,) = again.rglob("*.json")
     assert made.read_bytes() == (folder / "first.json").read_bytes()

@@ -1,0 +1,42 @@
+"""Linear layers with many classes: PyTorch's own, and one whose logits wait."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from actfit.kernels.head.heads import MANY, Head
+
+WIDTH, CLASSES, ROWS = 8, MANY, 300  # three chunks of rows, of which the last is not whole
+
+
+class Pair(NamedTuple):
+    stock: nn.Linear
+    ours: nn.Linear
+    head: Head
+
+    def with_each(self, x: Tensor, y: Tensor) -> tuple[tuple[nn.Linear, Tensor], tuple[nn.Linear, Tensor]]:
+        return (self.stock, x), (self.ours, y)
+
+    def gradients(self) -> list[tuple[Tensor, Tensor]]:
+        return [(p.grad, q.grad) for p, q in zip(self.stock.parameters(), self.ours.parameters(), strict=True)]
+
+
+def pair(dtype: torch.dtype = torch.float64, *, bias: bool = True) -> Pair:
+    torch.manual_seed(0)
+    stock = nn.Linear(WIDTH, CLASSES, bias=bias, dtype=dtype)
+    ours = copy.deepcopy(stock)
+    ours.forward = head = Head(ours, "head")
+    return Pair(stock, ours, head)
+
+
+def inputs(dtype: torch.dtype = torch.float64, rows: tuple[int, ...] = (ROWS,)) -> tuple[Tensor, Tensor]:
+    """Two equal tensors, each a leaf."""
+    x = torch.randn(*rows, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    return x.clone().requires_grad_(), x.clone().requires_grad_()
+
+
+def targets(rows: tuple[int, ...] = (ROWS,), ignored: int | None = None) -> Tensor:
+    made = torch.randint(CLASSES, rows, generator=torch.Generator().manual_seed(2))
+    return made if ignored is None else torch.where(torch.arange(made.numel()).view(rows) % 3 == 0, ignored, made)
