@@ -75,7 +75,7 @@ gpu: ## on a GPU: tests, speed, memory, models, for all tables; some of it: STEP
 	@$(if $(wildcard $(VENV)/ready-test),$(PY),$(PYTHON)) -m benchmarks.gpu $(if $(STEPS),--steps "$(STEPS)") \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(DRY),--dry) $(if $(AGAIN),--again)
 
-training: $(VENV)/ready-test ## train with every method, compare with stock, write docs/training.md
+training: $(VENV)/ready-test ## train with every method, compare with stock, write docs/results/training.md
 	@$(PY) -m benchmarks.run training
 	@$(PY) -m benchmarks.report
 

@@ -1,4 +1,4 @@
-"""The tables of `docs/compression.md` that are made from the rows of `benchmarks.compression`."""
+"""The tables of `docs/results/compiled.md` that are made from the rows of `benchmarks.compression`."""
 
 from collections.abc import Iterator
 from typing import Any

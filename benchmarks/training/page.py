@@ -1,4 +1,4 @@
-"""The results of `benchmarks.training` as Markdown for docs/training.md."""
+"""The results of `benchmarks.training` as Markdown for docs/results/training.md."""
 
 import math
 import statistics
@@ -53,7 +53,7 @@ def _section(rows: Sequence[TrainingRow], path: Path, tasks: Sequence[str], pict
     for name, words in pictures.items():
         picture = path.with_name(f"{path.stem}-{name}.png")
         if picture.exists():
-            lines += [f"![{words}](../benchmarks/results/{path.parent.name}/{picture.name})", ""]
+            lines += [f"![{words}](../../benchmarks/results/{path.parent.name}/{picture.name})", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
