@@ -47,7 +47,8 @@ def test_the_ways_are_those_of_the_command_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NORMAL if name != "ViT-B"])  # which is ViT at this size
+# ViT-B is ViT at this size; a loss in chunks keeps gradients of the head, which are larger than all else here.
+@pytest.mark.parametrize("name", [name for name in NORMAL if name not in ("ViT-B", "language model")])
 def test_compress_keeps_less_than_hooks_and_errs_less(name):
     """Without a margin: of the networks here it keeps 0.2 to 0.6 as much, and errs 0.2 to 0.75 as much."""
 
