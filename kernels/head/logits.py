@@ -20,7 +20,7 @@ KNOWN = {
     *("size", "dim", "numel", "nelement", "element_size", "itemsize", "stride", "is_contiguous", "get_device"),
     *("__len__", "_is_view", "_base", "_version", "is_floating_point", "is_complex", "is_same_size", "is_inference"),
 }
-GRADIENTS = {"register_hook", "retain_grad", "grad_fn"}  # what asks for the gradient of logits
+GRADIENTS = {"register_hook", "retain_grad"}  # what asks for the gradient of logits
 
 
 class Logits(Tensor):
@@ -53,7 +53,7 @@ class Logits(Tensor):
             with private.without_torch_function():
                 return function(*args, **kwargs)
         if logits is not None and logits._made is None:
-            if name in KNOWN:
+            if name in KNOWN or (name == "grad_fn" and logits.family.used):  # measures of what is saved ask for it
                 with private.without_torch_function():
                     return function(*args, **kwargs)
             made = _waiting(logits, name, function, args[1:], kwargs) if torch.is_grad_enabled() else None
@@ -145,6 +145,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _of_torch(hook: Any) -> bool:
     """Whether a hook is FSDP's, which waits for backward to begin, and hears of that from the loss as well."""
+    hook = getattr(hook, "func", hook)  # of a partial
     return str(getattr(hook, "__module__", "")).startswith("torch.distributed.")
 
 

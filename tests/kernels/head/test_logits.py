@@ -85,6 +85,15 @@ def test_what_is_known_needs_no_logits() -> None:
     assert both.head.last.asked is None
 
 
+def test_what_made_logits_is_told_after_their_loss() -> None:
+    """As wrappers and measures read it of all outputs."""
+    both = pair()
+    logits = both.ours(inputs()[0])
+    F.cross_entropy(logits, targets())
+    assert logits.grad_fn is not None
+    assert both.head.last.asked is None
+
+
 def test_logits_beside_their_loss_are_right() -> None:
     """A metric after the loss makes them; a term of the loss beside it has its gradient."""
     both = pair()
