@@ -227,6 +227,7 @@ def moves() -> st.SearchStrategy[list[tuple[str, Any]]]:
     )
 
 
+@pytest.mark.slow
 @given(moves())
 def test_rows_that_are_moved_are_those_of_stock(steps: list[tuple[str, Any]]) -> None:
     """Whatever is cut off and reshaped before the loss."""

@@ -66,9 +66,8 @@ def gradient(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize(
-    "name", [each if each == "llama" else pytest.param(each, marks=pytest.mark.slow) for each in MODELS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradient_are_those_of_stock(name: str) -> None:
     stock = built(name)
     ours = copy.deepcopy(stock)
@@ -138,6 +137,7 @@ def test_a_model_without_blocks_whose_loss_is_a_module(bits: int | None) -> None
     assert (gradient(ours) - gradient(stock)).norm() <= (2e-6 if bits is None else 1e-2) * gradient(stock).norm()
 
 
+@pytest.mark.slow
 def test_all_logits_are_never_there() -> None:
     """By fake tensors, and by what the allocator gives out."""
     model, x = built("llama"), words(1280)
