@@ -28,8 +28,8 @@ ALIGNED = 64  # rows of a chunk are a multiple of it, as tiles of products are
 def rows_of(weight: Tensor) -> int:
     """Rows of a chunk.
 
-    Backward holds up to four tensors of a chunk's logits in float32: together as much as the weight in float32, of
-    which it holds a gradient anyway.
+    Up to four tensors of a chunk's logits are there in float32: together as much as the weight in float32, of which a
+    gradient is there anyway.
     """
     rows: int = max(LEAST_ROWS, weight.shape[1] // 4)
     return -(-rows // ALIGNED) * ALIGNED
@@ -113,12 +113,10 @@ class CrossEntropy:
     def of(self, linear: Linear) -> Tensor:
         """The loss; x of the linear layer is of shape (rows, width)."""
         given = (linear.x, linear.weight, linear.bias, linear.steps, self)
-        if self.reduction == "none":
-            return cast(Tensor, _Losses.apply(*given))
-        if linear.x.dtype == torch.float16:
-            losses = _Losses.apply(*given)
-            return self.total(losses, self.share(linear))
-        return cast(Tensor, _Total.apply(*given))
+        if self.reduction != "none" and linear.x.dtype != torch.float16:
+            return cast(Tensor, _Total.apply(*given))
+        losses: Tensor = _Losses.apply(*given)
+        return losses if self.reduction == "none" else self.total(losses, self.share(linear))
 
     @property
     def watched(self) -> tuple[Tensor, Tensor | None]:

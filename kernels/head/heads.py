@@ -77,7 +77,7 @@ def _waits(module: nn.Linear, x: Any) -> bool:
     traced = exporting() or torch.compiler.is_compiling() or torch.jit.is_tracing()
     if not torch.is_grad_enabled() or traced or in_transform():
         return False
-    tensors = [x, module.weight, *([] if module.bias is None else [module.bias])]
+    tensors = Linear(x, module.weight, module.bias).given
     if not all(type(each) in (Tensor, nn.Parameter) or is_fake(each) for each in tensors):
         return False
     if type(module) is not nn.Linear or forward_ad.unpack_dual(x).tangent is not None:

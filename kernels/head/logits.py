@@ -49,7 +49,7 @@ class Logits(Tensor):
     ) -> Any:
         kwargs, name = kwargs or {}, _name(function)
         logits = args[0] if args and isinstance(args[0], Logits) else None
-        if name == "__hash__" or (name == "register_hook" and _of_torch(args[-1])):
+        if name == "__hash__" or (name == "register_hook" and _of_fsdp(args[-1])):
             with private.without_torch_function():
                 return function(*args, **kwargs)
         if logits is not None and logits._made is None:
@@ -143,7 +143,7 @@ def _name(function: Callable[..., Any]) -> str:
     return str(function.__self__.__name__) if name == "__get__" else name  # type: ignore[attr-defined]
 
 
-def _of_torch(hook: Any) -> bool:
+def _of_fsdp(hook: Any) -> bool:
     """Whether a hook is FSDP's, which waits for backward to begin, and hears of that from the loss as well."""
     hook = getattr(hook, "func", hook)  # of a partial
     return str(getattr(hook, "__module__", "")).startswith("torch.distributed.")
