@@ -17,15 +17,15 @@ from tests.kernels.compression.plans import partitioner, planned, stack
 
 
 def wrong_budget(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, "1GiB", compiled=True)
+    return make_plan(model, x, "1GiB", compiled=True, goal="error")
 
 
 def too_small(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, 0.01, compiled=True)
+    return make_plan(model, x, 0.01, compiled=True, goal="error")
 
 
 def compiled_already(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(torch.compile(model), x, 0.2, compiled=True)
+    return make_plan(torch.compile(model), x, 0.2, compiled=True, goal="error")
 
 
 def compressed_compiled(model: nn.Module, x: Tensor) -> Any:
@@ -37,7 +37,7 @@ def for_compress(model: nn.Module, x: Tensor) -> Any:
 
 
 def of_compress(model: nn.Module, x: Tensor) -> Any:
-    return actfit.options(plan=make_plan(model, x, 0.2))
+    return actfit.options(plan=make_plan(model, x, 0.2, goal="error"))
 
 
 def bits_beside(model: nn.Module, x: Tensor) -> Any:
@@ -45,7 +45,7 @@ def bits_beside(model: nn.Module, x: Tensor) -> Any:
 
 
 def bound(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True)
+    return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True, goal="error")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_nothing_to_compile() -> None:
     model, x = stack(layers=1)
     model.forward = torch._dynamo.disable(model.forward)  # type: ignore[method-assign]
     with pytest.raises(KernelError, match=r"model must be one that torch\.compile makes graphs of for backward"):
-        make_plan(model, x, 0.12, compiled=True)
+        make_plan(model, x, 0.12, compiled=True, goal="error")
 
 
 def test_the_plan_of_another_model_is_refused() -> None:
@@ -89,7 +89,7 @@ def test_the_plan_of_another_model_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_plan_of_fewer_layers_is_refused() -> None:
-    plan = make_plan(*stack(layers=2), 0.12, compiled=True)
+    plan = make_plan(*stack(layers=2), 0.12, compiled=True, goal="error")
     model, x = stack(layers=3)
     with pytest.raises(Exception, match=r"with 2 modules '\*', where the compiled model has 3: it has nothing for '2'"):
         run(model, partitioner(plan), (x,), {})

@@ -62,7 +62,7 @@ def test_dropout_under_inductor() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.Dropout(0.1))
     x = torch.randn(256, 64)
-    plan = make_plan(model, x, 0.15, compiled=True)
+    plan = make_plan(model, x, 0.15, compiled=True, goal="error")
     with inductor_config.patch(force_disable_caches=True):
         compiled = torch.compile(model, options=actfit.options(plan=plan))
         compiled(x).sum().backward()
@@ -92,7 +92,7 @@ def test_copies_of_what_convolutions_are_given() -> None:
 
 def _beside_the_plan(model: nn.Module, x: Tensor) -> int:
     """Bytes that compiled code saves and the plan does not have."""
-    plan = make_plan(model, x, 0.25, compiled=True)
+    plan = make_plan(model, x, 0.25, compiled=True, goal="error")
     torch.compiler.reset()
     with inductor_config.patch(force_disable_caches=True):
         compiled = torch.compile(model, options=actfit.options(plan=plan), dynamic=False)
@@ -123,10 +123,10 @@ def test_a_layer_in_two_graphs_has_its_sites_once() -> None:
     torch.manual_seed(0)
     model, x = Broken(), torch.randn(8, 32, 64)
     task = CompiledTask(model, call_of(x))
-    step = task.step(())
+    step = task.step()
     names = [site.name for site in step.sites]
     assert len(set(names)) == len(names)
-    plan = make_plan(model, x, 0.12, compiled=True)
+    plan = make_plan(model, x, 0.12, compiled=True, goal="error")
     cut, kept = saved(model, plan, x)
     assert len(cut.graphs) > 1
     assert sum(graph.after for graph in cut.graphs) == kept == plan.planned.kept
@@ -154,7 +154,7 @@ def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
     """All of it counts: the total is what autograd's own graph holds."""
     torch.manual_seed(0)
     model, x = Loop(), torch.randn(8, 32, 64)
-    plan = make_plan(model, x, 0.2, compiled=True)
+    plan = make_plan(model, x, 0.2, compiled=True, goal="error")
     cut, kept = saved(model, plan, x)
     assert sum(graph.after for graph in cut.graphs) < kept / 2
     assert kept == plan.planned.kept <= 0.2 * plan.stock.kept
@@ -176,7 +176,7 @@ class Cached(nn.Module):
 def test_no_fake_tensors_are_left() -> None:
     torch.manual_seed(0)
     model = Cached()
-    assert make_plan(model, torch.randn(8, 32, 64), 0.12, compiled=True).sites
+    assert make_plan(model, torch.randn(8, 32, 64), 0.12, compiled=True, goal="error").sites
     assert not isinstance(model.table(64), FakeTensor)
 
 
@@ -187,7 +187,7 @@ def test_a_plan_leaves_no_trace() -> None:
     model.append(nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(64)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
-    make_plan(model, x, 0.2, compiled=True)
+    make_plan(model, x, 0.2, compiled=True, goal="error")
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -204,7 +204,7 @@ def test_a_plan_leaves_no_trace() -> None:
 def test_layers_that_are_compiled_by_themselves() -> None:
     """They share compiled code, and get the most bits of any of them."""
     model, x = stack(layers=3)
-    plan = make_plan(model, x, 0.1, compiled=True)
+    plan = make_plan(model, x, 0.1, compiled=True, goal="error")
     cut = partitioner(plan)
     torch.compiler.reset()
     for layer in model:
