@@ -18,6 +18,7 @@ COMPRESSION_WAYS = (
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
     *("compiled with fp8", *(f"hook {bits} bits" for bits in (8, 4, 2))),
     *("compress exact", "compress exact in chunks", *(f"compress {bits} bits" for bits in (8, 4, 2))),
+    *(f"fit {share}" for share in (0.7, 0.4, 0.2, 0.1)),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )

@@ -12,6 +12,7 @@ what: the network; implementation: the way. Kinds of rows, by mode:
     kept, peak   B, by the allocator, over what is there before a step: after forward, and at most. Gradients are there
                  before, and are added to
     error        of the gradient of all weights, against the eager one in float32, relative to its length
+    planned      B at the peak and the ratio of times to eager's that a plan promises
     time         s of forward and backward, in rounds in which all take turns, and the ratios to eager's and compiled's;
                  in float32, on a GPU in bfloat16, where --dtypes says nothing else
 
@@ -96,7 +97,9 @@ class Bench:
             loss().backward()  # compiles, and allocates the gradients
             error = float((net.gradient() - exact).norm() / exact.norm())
             bytes = measured(loss, self.device)
-        values = (("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error))
+        values = [("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error)]
+        if net.plan is not None and net.plan.time is not None:
+            values += [("planned", "B", net.plan.planned.peak or 0), ("planned", "ratio of times", net.plan.time)]
         base = {"implementation": way, **self._base(name, dtype)}
         return [Row(mode=mode, unit=unit, **base, **summary([float(value)])) for mode, unit, value in values]
 
@@ -135,7 +138,7 @@ def described(rows: Sequence[Row]) -> str:
     if first.mode == "time":
         parts = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
         return f"{first.what}, {first.dtype}: {', '.join(parts)}"
-    kept, peak, error = (row.median for row in rows)
+    kept, peak, error = (row.median for row in rows[:3])
     title = f"{first.what}, {first.dtype}, {first.implementation}"
     return f"{title}: kept {kept / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, error {error:.1e}"
 

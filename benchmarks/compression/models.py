@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.storages import tensors
+from actfit.kernels.planning.plan import Plan
 from benchmarks.gpu.ways import blocks as repeated
 
 MIN_HEADS, HEAD_WIDTH, VOCABULARY = 4, 64, 1000  # a head's width if there are more heads; tokens
@@ -71,20 +72,25 @@ class LanguageModel(nn.Module):
 
 @dataclass
 class Net:
-    """A network, its arguments, and the blocks that checkpointing computes again."""
+    """A network, its arguments, the blocks that checkpointing computes again, and the plan that it trains by."""
 
     module: nn.Module
     blocks: list[nn.Module]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     weights: Tensor | None = None
+    plan: Plan | None = None
 
     def loss(self, run: Callable[..., Any]) -> Tensor:
-        """The loss: the sum of the first output of `run` times fixed random weights.
+        """The loss of what `run` gives."""
+        return self.loss_of(run(*self.args, **self.kwargs))
+
+    def loss_of(self, output: Any) -> Tensor:
+        """The sum of the first tensor in an output times fixed random weights.
 
         Weights that hardly change along a row would be nearly orthogonal to a layer norm's output.
         """
-        first: Tensor = next(iter(tensors(run(*self.args, **self.kwargs))))
+        first: Tensor = next(iter(tensors(output)))
         if self.weights is None:
             torch.manual_seed(SEED)
             self.weights = torch.randn_like(first, dtype=torch.float32) / first.numel() ** 0.5

@@ -28,7 +28,8 @@ COMPRESSED = {"compress exact": None, **{f"compress {bits} bits": bits for bits 
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
 CHUNKED = "compress exact in chunks"
-OURS = {**COMPRESSED, CHUNKED: None, **CODED, **PLANNED}
+FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2, 0.1)}  # of the bytes that eager keeps
+OURS = {**COMPRESSED, CHUNKED: None, **FITTED, **CODED, **PLANNED}
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
@@ -53,6 +54,10 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
         checkpoint_each(net.blocks)
     if way in COMPRESSED or way == CHUNKED:
         compress(net.module, bits=COMPRESSED.get(way), chunked_loss=True if way == CHUNKED else None)
+    if way in FITTED:
+        net.loss(net.module)  # its weights, or the plan's fake tensors would be these
+        handle = compress(net.module, fit=FITTED[way], inputs=net.kwargs or net.args, loss=net.loss_of)
+        net.plan = handle.plan
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()

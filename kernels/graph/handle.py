@@ -75,7 +75,10 @@ class Handle:
 
     def __str__(self) -> str:
         method, policy = self._engine.method, self._engine.policy
-        what = policy or ("exact" if method is None else str(method).removeprefix("compress, "))
+        if self.plan is not None and not self.plan.needed:
+            return f"compress, as planned: {self.plan}"
+        exact = "exact" if self.plan is None else "as planned"
+        what = policy or (exact if method is None else str(method).removeprefix("compress, "))
         if not self._changed:
             return f"compress, {what}: removed"
         count = len(self.names) - len(self.stock)
@@ -83,6 +86,7 @@ class Handle:
         lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
         lines += [f"  {text}" for text in map(str, self._heads) if text]
+        lines += [] if self.plan is None else [f"  {text}" for text in self.plan.summary]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")
@@ -194,6 +198,8 @@ def compress(
         planned = None if plan is None else plan.errors.predicted
         checked = check_model(model, call_of(inputs), loss, targets, engine.method, kind_of(False).gradients, planned)
         checked.tell(strict=False, stacklevel=2)
+    if plan is not None and not plan.needed:
+        return Handle([], engine, plan, checked)
     return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
 
 

@@ -104,6 +104,24 @@ class Plan:
         """The relative error of each decoded tensor that the plan goes by, by site, as far as it was measured."""
         return {site.name: site.decoded for site in self.sites if site.decoded is not None}
 
+    @property
+    def summary(self) -> list[str]:
+        """Lines that say what it does to a step."""
+        before, planned = self.stock.peak_text, self.planned.peak_text
+        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
+        on = f" (measured on {self.measured_on})" if self.measured_on else ""
+        uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
+        error = f"{self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted{uniform}"
+        return [
+            f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
+            f" {size(self.planned.kept)} planned{peak}",
+            f"error of the gradient: {error if self.uniform else '0, as nothing is quantized'}",
+            *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
+            *([f"as they are: {_blocks(self.unchanged)}"] if self.unchanged else []),
+            *([f"time of a step: {self.time:.2f} × as long, predicted"] if self.time else []),
+            *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
+        ]
+
     def check_model(self, model: nn.Module) -> None:
         """Raise KernelError for a model with other modules than the plan's, and for a plan of a compiled model."""
         if self.compiled:
@@ -188,30 +206,11 @@ def _text(plan: Plan) -> str:
             f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
             f" backward, and its peak is {plan.stock.peak_text}"
         )
-    before, planned = plan.stock.peak_text, plan.planned.peak_text
-    peak = "" if plan.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
-    on = f" (measured on {plan.measured_on})" if plan.measured_on else ""
-    lines = [
-        f"{plan.model}, budget {plan.budget}: kept for backward {size(plan.stock.kept)} before,"
-        f" {size(plan.planned.kept)} planned{peak}",
-        (
-            f"error of the gradient: {plan.errors.measured:.2%} measured, {plan.errors.predicted:.2%} predicted;"
-            f" with {plan.uniform} bits everywhere {plan.uniform_error:.2%}{on}"
-            if plan.uniform
-            else "gradients are exact"
-        ),
-        *([f"computed again in backward: {_blocks(plan.recomputed)}"] if plan.recomputed else []),
-        *([f"as they are: {_blocks(plan.unchanged)}"] if plan.unchanged else []),
-        *([f"time of a step: {plan.time:.2f} × as long, predicted"] if plan.time else []),
-        *([f"products of matrices, convolutions and attention: {plan.work:.2f} × as many"] if plan.work else []),
-        *([""] if plan.sites else []),
-    ]
-    return "\n".join([*lines, *_rows(plan), *([_gap(plan)] if plan.gap else [])])
+    table = ["", *_rows(plan)] if plan.sites else []
+    return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])
 
 
 def _rows(plan: Plan) -> list[str]:
-    if not plan.sites:
-        return []
     groups: dict[str, list[PlannedSite]] = {}
     for site in plan.sites:
         groups.setdefault(like_site(site.name), []).append(site)

@@ -69,7 +69,8 @@ def test_a_budget_that_the_model_is_within() -> None:
     handle = compress(model, fit="1GiB", inputs=inputs)
     assert handle.plan is not None
     assert not handle.plan.needed
-    assert "needs no plan" in str(handle.plan)
+    assert "needs no plan" in str(handle)
+    assert not handle.names
 
 
 @pytest.mark.slow

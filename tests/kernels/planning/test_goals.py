@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actfit import KernelError, Plan, compress, make_plan, saved_bytes
+from actfit.kernels.planning import planner
 from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.prices import Prices
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
@@ -57,7 +59,14 @@ def elements_in_codes(plan: Plan) -> int:
     return sum(site.whole for site in plan.sites if site.bits is not None)
 
 
+@pytest.fixture
+def cheap_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes cost so little that no block is computed again instead."""
+    monkeypatch.setattr(planner, "measure", lambda task, blocks: Prices(0.0, 0.01, 1.0, dict.fromkeys(blocks, 0.5)))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_codes")
 def test_fewer_elements_in_codes_within_the_same_budget() -> None:
     model, inputs = text(2)
     exact, fast = make_plan(model, inputs, 0.4, goal="error"), make_plan(model, inputs, 0.4, max_gradient_error=0.2)
@@ -73,6 +82,7 @@ def test_fewer_elements_in_codes_within_the_same_budget() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_codes")
 def test_a_bound_on_the_error_holds_on_other_samples() -> None:
     model, inputs = text(2)
     loose = make_plan(model, inputs, 0.3, max_gradient_error=0.1)
