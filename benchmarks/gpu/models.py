@@ -1,15 +1,16 @@
 """python -m benchmarks.gpu.models: training steps of whole models of real size, by every way to save less.
 
 Random weights in bfloat16: a model shaped as Llama 3.2 1B, 4 x 2048 tokens, without its head and with it, also trained
-by LoRA (rank 16, of all linear layers), and ViT-L/16, 128 pictures. Ways: eager; `actfit.compress`, exact and by bits;
-checkpoints of each layer, by transformers' own flag; and layers compiled one by one, as they are, with checkpoints and
-coded. Rows, as JSON lines, for --out or in benchmarks/results/<device>/gpu-models.jsonl. implementation: the way;
-mode: the model. what:
+by LoRA (rank 16, of all linear layers), and ViT-L/16, 128 pictures. Ways: eager; `actfit.compress`, exact, by bits, and
+by a default plan for a share of the bytes kept; checkpoints of each layer, by transformers' own flag; and layers
+compiled one by one, as they are, with checkpoints and coded. Rows, as JSON lines, for --out or in
+benchmarks/results/<device>/gpu-models.jsonl. implementation: the way; mode: the model. what:
 
     kept, peak    B, by the allocator, over what is there before a step: after forward, and at most; no gradients are
                   there before, and the peak has them
     first step    s, with capture and compilation
     step          s, of forward and backward
+    planned       B at the peak, and the ratio of times to eager's, that a plan promises
     error         of the gradient of all weights, against the eager one, relative to its length; of large weights
                   65536 elements count. Attention's backward sums in another order each time: eager errs by as much as
                   checkpoints do
@@ -36,6 +37,7 @@ import actfit
 from actfit import KernelError, compress
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.saved import size
+from actfit.kernels.planning.plan import Plan
 from benchmarks.clock import origin
 from benchmarks.compression.meter import measured as measured_bytes
 from benchmarks.gpu.device import seconds, settle
@@ -48,6 +50,7 @@ WARM_UP, STEPS = 2, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
 COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}
+FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2)}
 CODED = {"coded 8 bits": 8, "coded 4 bits": 4}
 QUICK_WAYS = (EAGER, "compress exact", "compress 8 bits", CHECKPOINT)
 LLAMA = {
@@ -114,10 +117,12 @@ def _with_lora(model: nn.Module, device: torch.device) -> nn.Module:
     return adapted
 
 
-def prepare(model: Any, way: str) -> None:
-    """Have a model train in one of the ways."""
+def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
+    """Have a model train in one of the ways, with these inputs; the plan, if there is one."""
     if way in COMPRESSED:
         compress(model, bits=COMPRESSED[way])
+    if way in FITTED:
+        return compress(model, fit=FITTED[way], inputs=inputs).plan
     if way in (COMPILED, COMPILED_CHECKPOINT, *CODED):
         options = actfit.options(bits=CODED[way]) if way in CODED else None  # one: its blocks share their code
         for block in blocks(model):
@@ -126,6 +131,7 @@ def prepare(model: Any, way: str) -> None:
         if not all(weight.requires_grad for weight in model.parameters()):
             model.enable_input_require_grads()  # as transformers' Trainer does
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return None
 
 
 class Bench:
@@ -140,7 +146,7 @@ class Bench:
     def rows(self, way: str) -> Iterator[Row]:
         """The rows of a way."""
         task = self.build()
-        prepare(task.model, way)
+        plan = prepare(task.model, way, task.inputs)
         [first] = seconds(self.device, task.step, 1)
         yield self._row(way, "error", "relative error", [self._error(task.gradient())])
         task.model.zero_grad(set_to_none=True)
@@ -151,6 +157,9 @@ class Bench:
         seconds(self.device, task.step, WARM_UP)
         yield self._row(way, "first step", "s", [first])
         yield self._row(way, "step", "s", seconds(self.device, task.step, self.steps))
+        if plan is not None and plan.time is not None:
+            yield self._row(way, "planned", "B", [plan.planned.peak or 0])
+            yield self._row(way, "planned", "ratio of times", [plan.time])
 
     def _error(self, gradient: Tensor) -> float:
         return float((gradient - self.exact).norm() / self.exact.norm())

@@ -13,6 +13,7 @@ TITLES = {
     "compress 8 bits": "**`compress(model, bits=8)`**",
     "compress 4 bits": "**`compress(model, bits=4)`**",
     **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},
+    **{f"fit {share}": f"**`compress(model, fit={share}, …)`**" for share in (0.7, 0.4, 0.2)},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",
     "compiled checkpoint": "the same, checkpointed",
