@@ -25,10 +25,11 @@ from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.storages import addresses, storages, tensors
 from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.decoded import relative_error
 from actfit.kernels.planning.sensitivity import Gradients, Trials
 from actfit.kernels.planning.step import SavedSite, Step
-from actfit.kernels.planning.task import Blocks, BlockWays, Task
+from actfit.kernels.planning.task import Task
 from actfit.kernels.private import check_release
 
 

@@ -25,9 +25,10 @@ from actfit.kernels.memory.step import run_step
 from actfit.kernels.memory.storages import addresses, storages
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import Planned, in_model
+from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.sensitivity import Gradients, Trials
 from actfit.kernels.planning.step import History, Step
-from actfit.kernels.planning.task import Blocks, BlockWays, Task
+from actfit.kernels.planning.task import Task
 
 OBSERVED = 4  # bits of codes in a step that is observed
 

@@ -3,12 +3,33 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from actfit.kernels.memory.measure import has_forward
+
+Blocks = Sequence[str]  # names of blocks
+
+
+class BlockWays(NamedTuple):
+    """What is done with blocks.
+
+    Attributes
+    ----------
+    recomputed, unchanged
+        Names of blocks that backward computes again, and of those that run as stock.
+    exact
+        Whether no tensor has codes.
+    """
+
+    recomputed: Blocks = ()
+    unchanged: Blocks = ()
+    exact: bool = False
+
+
+CAPTURED = BlockWays()  # all blocks are captured, and have codes
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:

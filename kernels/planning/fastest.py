@@ -11,13 +11,14 @@ from math import inf
 from typing import NamedTuple
 
 from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.prices import Prices
+from actfit.kernels.planning.prices import Parts, Prices
 from actfit.kernels.planning.search import Candidate, can_run_again, smallest
 from actfit.kernels.planning.sensitivity import Bits
-from actfit.kernels.planning.solve import InfeasibleError, Solution, infeasible, with_fewest_codes
+from actfit.kernels.planning.solve import BITS_OR_WHOLE, InfeasibleError, Solution, infeasible, with_fewest_codes
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Blocks, BlockWays, Task, completed
+from actfit.kernels.planning.task import Task, completed
 
 OBSERVED = 6  # mixtures that are observed; the models tried needed at most 4
 GAIN = 0.005  # of the time of a step, for which another one is observed
@@ -66,7 +67,10 @@ class _Search:
         self.captured = task.step(self.ways(0, 0), low_peak)
         self.again = task.step(self.ways(len(self.blocks), 0), low_peak)
         self.errors = task.errors((), self.captured) if bound else {}
+        self.error = {bits: sum(by_bits[bits] for by_bits in self.errors.values()) for bits in WIDTHS}
         self.elements = _elements(self.captured) or 1
+        # By bits: of steps in which all blocks are captured, and in which all are recomputed.
+        self.alone = {bits: (_amounts(self.captured, bits), _amounts(self.again, bits)) for bits in BITS_OR_WHOLE}
         self.tried: set[tuple[int, int]] = set()
         self.found: dict[tuple[int, int], Candidate] = {}
         self.off = Amounts(0.0, 0.0)  # what was observed last, above what had been estimated
@@ -79,7 +83,7 @@ class _Search:
         """Observe a step, and solve for its bits."""
         ways = self.ways(again, stock)
         step = self.task.step(ways, self.low_peak)
-        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(ways, WIDTHS[0])
+        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(self.prices.parts(ways), WIDTHS[0])
         self.off = Amounts(seen.kept - estimated.kept, seen.peak - estimated.peak)
         self.tried.add((again, stock))
         candidate = self._solved(Candidate(ways, step, completed(self.errors, step)), self.bound)
@@ -105,8 +109,7 @@ class _Search:
         As long as none is known to be within the limits, the one of the fewest bytes is the last to be tried.
         """
         best = min((candidate.time for candidate in self.found.values()), default=inf)
-        time, *mixture = min(self._estimates(), default=(inf, len(self.blocks), 0))
-        again, stock = mixture
+        time, again, stock = min(self._estimates(), default=(inf, len(self.blocks), 0))
         gains = time < best - GAIN or best == inf
         return (again, stock) if gains and (again, stock) not in self.tried else None
 
@@ -116,33 +119,26 @@ class _Search:
             for stock in range(len(self.blocks) + 1 - again):
                 if (again, stock) not in self.tried:
                     ways = self.ways(again, stock)
-                    shares = [self._share(ways, bits) for bits in WIDTHS]
-                    least = min((share for share in shares if share is not None), default=None)
-                    if least is not None:
-                        yield self.prices.time(ways, least * self._codable(ways)), again, stock
+                    parts = self.prices.parts(ways)
+                    shares = [share for bits in WIDTHS if (share := self._share(parts, bits)) is not None]
+                    if shares:
+                        codable = parts.captured + parts.again * _elements(self.again) / self.elements
+                        yield self.prices.time(ways, min(shares) * codable), again, stock
 
-    def _share(self, ways: BlockWays, bits: int) -> float | None:
+    def _share(self, parts: Parts, bits: int) -> float | None:
         """The least share of what can have codes that has to have some; None if that errs or takes too much."""
         share = 0.0
-        whole, coded = self._estimated(ways, None), self._estimated(ways, bits)
+        whole, coded = self._estimated(parts, None), self._estimated(parts, bits)
         for limit, most, least, off in zip((self.limit.kept, self.limit.peak), whole, coded, self.off, strict=True):
             if limit is not None and most + off > limit:
                 if least + off > limit:
                     return None
                 share = max(share, (most + off - limit) / (most - least))
-        error = sum(by_bits[bits] for by_bits in self.errors.values())
-        return share if share * error * self.prices.parts(ways).captured <= self.bound else None
+        return share if share * parts.captured * self.error[bits] <= self.bound else None
 
-    def _codable(self, ways: BlockWays) -> float:
-        """Elements that can have codes, × those of a step with all blocks captured."""
-        parts = self.prices.parts(ways)
-        return parts.captured + parts.again * _elements(self.again) / self.elements
-
-    def _estimated(self, ways: BlockWays, bits: int | None) -> Amounts:
+    def _estimated(self, parts: Parts, bits: int | None) -> Amounts:
         """Bytes with codes of so many bits everywhere; None: without codes."""
-        parts, stock = self.prices.parts(ways), self.task.stock
-        captured, again = _amounts(self.captured, bits), _amounts(self.again, bits)
-        means = zip(captured, again, (stock.kept, stock.peak or 0), strict=True)
+        means = zip(*self.alone[bits], (self.task.stock.kept, self.task.stock.peak or 0), strict=True)
         return Amounts(*(parts.captured * one + parts.again * two + parts.stock * three for one, two, three in means))
 
     def checked(self, candidate: Candidate) -> Candidate | None:

@@ -110,6 +110,7 @@ class Plan:
         before, planned = self.stock.peak_text, self.planned.peak_text
         peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
+        on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
         error = f"{self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted{uniform}"
         return [
@@ -118,7 +119,7 @@ class Plan:
             f"error of the gradient: {error if self.uniform else '0, as nothing is quantized'}",
             *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
             *([f"as they are: {_blocks(self.unchanged)}"] if self.unchanged else []),
-            *([f"time of a step: {self.time:.2f} × as long, predicted"] if self.time else []),
+            *([f"time of a step: {self.time:.2f} × as long, predicted{on_gpu}"] if self.time else []),
             *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
         ]
 

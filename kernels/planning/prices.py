@@ -12,7 +12,8 @@ import torch
 from actfit.kernels import private
 from actfit.kernels.memory.step import differentiated
 from actfit.kernels.planning.batches import Call, on_samples, parts
-from actfit.kernels.planning.task import SAMPLES, Blocks, BlockWays, Task, in_training
+from actfit.kernels.planning.blocks import Blocks, BlockWays
+from actfit.kernels.planning.task import SAMPLES, Task, in_training
 
 ROUNDS = 5  # in each of which every way takes a step; the fastest step counts, as others only disturb it
 ENOUGH = 0.25  # seconds of a step of so many samples that what a call costs hardly shows; our choice

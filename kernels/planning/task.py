@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,33 +17,13 @@ from actfit.kernels.memory.measure import trial
 from actfit.kernels.memory.step import Living, Loss, check_loss, run_step
 from actfit.kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
-from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays, recomputing, repeated_blocks
 from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.values import Bytes
 from actfit.kernels.planning.whole import least_peak
 
-Blocks = Sequence[str]  # names of blocks
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
-
-
-class BlockWays(NamedTuple):
-    """What is done with blocks.
-
-    Attributes
-    ----------
-    recomputed, unchanged
-        Names of blocks that backward computes again, and of those that run as stock.
-    exact
-        Whether no tensor has codes.
-    """
-
-    recomputed: Blocks = ()
-    unchanged: Blocks = ()
-    exact: bool = False
-
-
-CAPTURED = BlockWays()  # all blocks are captured, and have codes
 SAMPLES = 2  # on which errors are measured
 PASSES = 64  # backward passes that measuring may take
 # The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and

@@ -8,9 +8,8 @@ from actfit import KernelError, compress, make_plan, saved_bytes
 from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.blocks import BlockWays, recomputing, repeated_blocks
 from actfit.kernels.planning.solve import everywhere
-from actfit.kernels.planning.task import BlockWays
 from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
 

@@ -14,6 +14,7 @@ from actfit import KernelError, Plan, compress, make_plan, peak_bytes, saved_byt
 from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import Call, call_of
+from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.fastest import GAIN, fastest
 from actfit.kernels.planning.goals import squared_bound
 from actfit.kernels.planning.limits import Limits
@@ -21,7 +22,7 @@ from actfit.kernels.planning.prices import Prices, measure
 from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
 from actfit.kernels.planning.step import SavedSite, Step
-from actfit.kernels.planning.task import Blocks, BlockWays, Task
+from actfit.kernels.planning.task import Task
 from actfit.kernels.planning.values import Bytes
 from tests.kernels.planning.nets import Attending, gradient, text
 
