@@ -125,14 +125,11 @@ def test_integral_of_the_squared_derivative_by_acb_equals_quadrature(name):
     ("text", "cut"),
     [
         ("log(x)", (-2, 0)),
-        ("log(1 + x**2)", (0, 2)),
         ("sqrt(x)", (-2, 0)),
         ("x**0.3", (-2, 0)),
-        ("x**(-0.5)", (-2, 0)),
         ("log1p(x)", (-3, 0)),
         ("softplus(x)", (0, np.pi)),
         ("atan(x)", (0, 2)),
-        ("atan(x)", (0, -1.5)),
     ],
 )
 def test_nothing_finite_across_a_branch_cut(text, cut):
@@ -226,13 +223,6 @@ def test_a_branch_that_is_not_chosen_does_no_harm():
     assert float(oracle.f(activation, 0)) == 2.0
     assert float(oracle.f(activation, -1)) == 2.0
     assert activation.f([-1.0, 0.0, 1.0]).tolist() == [2, 2, 1]
-
-
-def test_conditions_do_not_underflow():
-    tape = Tape(parse("where(x**3 > 0, x, 7)"))
-    assert float(tape.arb(flint.arb(10) ** -200)) == 1e-200
-    with mpmath.workdps(50):
-        assert tape.mp(mpmath.mpf(10) ** -200) == mpmath.mpf(10) ** -200
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh", "sech", "Phi", "phi", "softsign", "erf", "erfc"])
