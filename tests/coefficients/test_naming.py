@@ -39,9 +39,7 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
     ("first_name", "second_name"),
     [
         ("fewbit-5bit.v1", "fewbit-6bit.v1"),
-        ("invact-bfloat16.v1", "invact-float16.v1"),
         ("invact-float16.v1", "invact-float32-published.v1"),
-        ("fewbit-3bit.v1", "invact-float16.v1"),
     ],
 )
 def test_exchanged_files_are_refused(
@@ -72,9 +70,7 @@ def test_exchanged_files_are_refused(
     [
         (("options", "bits"), 3, BUMP.replace("2bit", "3bit")),
         (("options", "levels"), "best", BUMP.replace("-shared", "")),
-        (("options", "weight"), "uniform", BUMP.replace("-norm_0_2", "")),
         (("options", "weight"), "samples:0123456789abcdef", BUMP.replace("norm_0_2", "samples_0123456789abcdef")),
-        (("function", "params"), {"beta": 2}, BUMP.replace("1.5", "2.0")),
         (("function", "params"), {}, BUMP.replace("-beta=1.5", "")),
     ],
 )

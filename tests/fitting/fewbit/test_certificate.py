@@ -64,22 +64,6 @@ def test_the_bound_holds_on_coarse_cells_too(name, shared):
     assert needed
 
 
-@given(
-    st.lists(st.tuples(st.floats(-2, 2), st.floats(0.01, 1)), min_size=1, max_size=12),
-    st.lists(st.floats(-3, 3), min_size=1, max_size=6, unique=True),
-)
-def test_the_lemma(atoms, levels):
-    values, masses = np.array(atoms).T
-    levels = np.sort(levels)
-    squares = (values[:, None] - levels) ** 2
-    mean = np.average(values, weights=masses)
-    spare = math.sqrt(masses.sum() * (masses * (values - mean) ** 2).sum())
-    middles = (levels[1:] + levels[:-1]) / 2
-    inside = (values.min() <= middles) & (middles <= values.max())
-    single = (masses @ squares).min()
-    assert single <= masses @ squares.min(axis=1) + (np.diff(levels)[inside].sum()) * spare + 1e-12
-
-
 def cost_of(values, masses):
     """By the ends of a run of neighbours, the cost of its mean."""
 

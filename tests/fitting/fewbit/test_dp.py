@@ -4,16 +4,13 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from actfit.coefficients import compiled
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.blocks import TABLE_CELLS, _cost, _cut_after, best_cuts
 from actfit.fitting.fewbit.dp import EPS, TINY, _scaled, partition, prefix_sums, turning_points
@@ -284,17 +281,3 @@ def test_bad_arguments_are_named(values: list[float], masses: list[float], k: in
 def test_a_cost_beyond_float64_is_an_error() -> None:
     with pytest.raises(OverflowError):
         partition([-1e300, 1e300], [1.0, 1.0], 1)
-
-
-def test_compiled_code_needs_no_place_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def where_nothing_can_be_written(cache: bool = False, nogil: bool = False) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function 'double': no locator available")
-        return numba.njit(nogil=nogil)
-
-    monkeypatch.setattr(compiled, "njit", where_nothing_can_be_written)
-    assert compiled.compiled(_doubled)(21) == 42
-
-
-def _doubled(x: int) -> int:
-    return 2 * x

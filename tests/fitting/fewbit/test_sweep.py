@@ -104,25 +104,6 @@ def test_two_workers_make_the_same_files(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_workers_do_not_hear_ctrl_c_and_stop_with_the_generator() -> None:
-    code = """
-import signal
-from contextlib import closing
-from actfit.fitting.fewbit import sweep
-
-def deaf(*_):
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-sweep._fit = deaf
-with closing(sweep.sweep([("relu", 1)] * 500, "best", None, None, jobs=2)) as fits:
-    print(next(fits), next(fits), deaf())
-"""
-    done = python("-c", code, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True True False\n", "")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
 def test_the_progress_bar_is_for_terminals() -> None:
     code = (

@@ -8,8 +8,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import norm
 
 from actfit.fitting.activations import from_expression, get
@@ -113,44 +111,6 @@ def test_brute_force_on_a_small_format(text, bits, monkeypatch):
             assert floor.linf_at == at or brute(activation, TINY, lambda x: 1.0)[1] == pytest.approx(linf)
         assert floor.rms == pytest.approx(rms, rel=1e-11, abs=1e-15)  # a weight's domain leaves out 1e-12 each side
         assert sum(float(cells.mass.sum()) for cells in floor.cells) == pytest.approx(1, rel=1e-13)
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN)
-@pytest.mark.parametrize("name", ["gelu", "silu", "hardswish", "tanhshrink"])
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1), size=st.floats(-6, 0), share=st.floats(0.001, 1))
-def test_no_function_of_output_and_bit_beats_it(name, dtype, seed, size, share):
-    """The means with any of them moved: never a smaller RMS error. The middles: none of smaller largest error."""
-    floor, rng = floor_of(name, dtype), np.random.default_rng(seed)
-    activation, form = floor.split.activation, floor.format
-    x = form.numbers()
-    x = x[np.abs(x) < 12]
-    mass = np.exp(-x * x / 2) * np.gradient(form.numbers())[np.isin(form.numbers(), x)]
-    mass /= mass.sum()
-    y, derivative, right = form.round(activation.f(x)), activation.df(x), on_right(floor.split, x)
-
-    def errors(guesses):
-        return derivative - np.where(
-            right, *(table[at[branch]] for branch, table in [(-1, guesses[-1]), (0, guesses[0])])
-        )
-
-    at = {}
-    for branch in (-1, 0):
-        outputs = floor.cells[branch].y
-        at[branch] = np.minimum(np.searchsorted(outputs, y), len(outputs) - 1)
-        on_branch = right if branch else ~right
-        assert np.array_equal(outputs[at[branch]][on_branch], y[on_branch])
-    best = [cells.mean for cells in floor.cells]
-    noise = [np.where(rng.random(len(means)) < share, 10**size * rng.standard_normal(len(means)), 0) for means in best]
-    reached = math.sqrt(mass @ errors(best) ** 2)
-    # 1e-9: the weight's domain leaves out 1e-12 of N(0, 1) on each side, and rounding
-    assert reached == pytest.approx(floor.rms, rel=1e-9)
-    rival = math.sqrt(mass @ errors([a + b for a, b in zip(best, noise, strict=True)]) ** 2)
-    assert rival >= floor.rms * (1 - 1e-9)
-    middles = [cells.middle for cells in floor.cells]
-    assert np.abs(errors(middles)).max() == pytest.approx(floor.linf, rel=1e-12)
-    rival = np.abs(errors([a + b for a, b in zip(middles, noise, strict=True)])).max()
-    assert rival >= floor.linf * (1 - 1e-12)
 
 
 def test_samples_weigh_as_often_as_they_occur():

@@ -5,10 +5,8 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from actfit.fitting.activations import from_expression, get, names, oracle
+from actfit.fitting.activations import get, names, oracle
 from actfit.fitting.activations.activation import Branch
 from actfit.fitting.invact.branches import split
 from actfit.fitting.invact.exact import anchored, derivative_from_output, series, two_floats
@@ -85,29 +83,6 @@ def test_left_tail(name):
     bound += 9 * 9 * EPS if name == "gelu_tanh" else 1e-300
     assert np.all(g <= 0)
     assert np.all(-g <= bound)
-
-
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(
-    gate=st.sampled_from(["sigmoid", "Phi"]),
-    a=st.floats(0.01, 100),
-    b=st.floats(-2.8, 4).map(lambda power: 10**power),  # |T| below 1e4 and above 1e-5: where branches are searched for
-    signs=st.tuples(st.sampled_from([-1, 1]), st.sampled_from([-1, 1])),
-    u=st.lists(st.floats(-6, 6), min_size=2, max_size=4),
-    near=st.floats(-9, -1),
-)
-@example("sigmoid", 3.0, 50.0, (-1, 1), [0.0, 0.3], -9.0)
-@example("Phi", 0.01, 1e-2, (1, -1), [-1.0, 5.9], -8.0)
-def test_family(gate, a, b, signs, u, near):
-    """a·x·gate(b·x) has its T at that of x·gate(x) over b; both branches at x = u/b, and next to T."""
-    a, b = a * signs[0], b * signs[1]
-    activation = from_expression(f"{a!r}*x*{gate}({b!r}*x)")
-    parts = split(activation)
-    corner = -1.2784645427610738 if gate == "sigmoid" else -0.7517915246935645
-    assert parts.border == pytest.approx(corner / b, rel=1e-12)
-    x = np.array([*u, corner * (1 + 10**near), corner * (1 - 10**near), 1.05 * corner, 0.95 * corner]) / b
-    assert sum(agree(activation, branch, x) for branch in parts.branches) >= 2
 
 
 # Ends.

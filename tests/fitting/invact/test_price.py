@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Abs, Piecewise, Rational, exp, sqrt, symbols
 
-from actfit.fitting.activations.functions import Phi, expm1, maximum, minimum, sigmoid
+from actfit.fitting.activations.functions import Phi, maximum, minimum, sigmoid
 from actfit.fitting.invact.engines.papers import published
 from actfit.fitting.invact.price import TABLE, Price, price
 from actfit.fitting.invact.variable import S, Y, constant
@@ -30,17 +30,13 @@ def made_of(fma=0, division=0, **rows):
         (Y, made_of()),
         # sums and products
         (Y + 1, made_of(fma=1)),
-        (A + B + C + 1, made_of(fma=3)),
-        (A * B * C * 3, made_of(fma=3)),
         (A / (3 * B), made_of(fma=1, division=1)),
         # fused: one product goes with each addition
         (A * Y + B, made_of(fma=1)),
         (B - A * Y, made_of(fma=1)),
-        (A * B + C * D, made_of(fma=2)),
         (A * B * C + 3 * D * E, made_of(fma=4)),
         (sqrt(Y) + 1, made_of(fma=1, sqrt=1)),
         # powers, by squaring
-        (Y**4, made_of(fma=2)),
         (Y**7, made_of(fma=4)),
         ((Y + 1) ** 3, made_of(fma=3)),
         # roots
@@ -49,18 +45,13 @@ def made_of(fma=0, division=0, **rows):
         (Y**A, made_of(power=1)),
         (Y ** (A + 1), made_of(fma=1, power=1)),
         # division
-        (C / (A * B), made_of(fma=1, division=1)),
         (1 / Y**2, made_of(fma=1, division=1)),
-        (1 / sqrt(Y), made_of(sqrt=1, division=1)),
-        (A / Y + B, made_of(division=1)),
         ((Y + A) / (Y + B), made_of(fma=2, division=1)),
         # exponentials: of base 2 the unit's own, of another base one product more
         (exp(Y), made_of(exp=1)),
-        (2**Y, made_of(exp2=1)),
         (A * 2 ** (-exp(Y)), made_of(fma=1, exp2=1, exp=1)),
         (3**Y, made_of(fma=1, exp2=1)),
         # heads
-        (expm1(Y), made_of(expm1=1)),
         (sigmoid(Y), made_of(sigmoid=1)),
         (Phi(Y), made_of(other=1)),
         (minimum(maximum(Y - 1, 0), 7), made_of(fma=1, max=1, min=1)),
@@ -68,7 +59,6 @@ def made_of(fma=0, division=0, **rows):
         (Abs(Y + 1), made_of(fma=1)),
         # cases
         (Piecewise((Y, Y > 0), (A * Y, True)), made_of(fma=1, compare=1, select=1)),
-        (Piecewise((1, Y > 1), (Y, Y > 0), (0, True)), made_of(compare=2, select=2)),
         (Piecewise((1, (Y > 0) & (Y < 6)), (0, True)), made_of(compare=2, select=2)),
     ],
     ids=str,
@@ -86,7 +76,6 @@ def test_counts(expression, expected):
         # A product that was fused and is wanted by itself: once more its last multiplication, no other.
         ((A * B + C, A * B), made_of(fma=2)),
         ((A * B + C, A * B + D), made_of(fma=2)),
-        ((A * B * C + D, A * B * C + E), made_of(fma=3)),
         ((A + Y**2, Y**2 * B), made_of(fma=3)),
         ((A - Y**2, B + Y**2), made_of(fma=2)),
         ((1 / Y, -1 / Y), made_of(division=1)),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from actfit.fitting.activations import from_expression, get
-from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.polish import NOISE
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.joint.report import as_table
@@ -126,19 +125,6 @@ def test_a_uniform_weight_and_a_kink() -> None:
     assert result.error.derivative == 0.0
     assert result.error.output == pytest.approx(1 / 108, rel=1e-9)
     assert result.table.borders == pytest.approx([0.0, 1 / 3, 2 / 3], abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
-        ({"output_weight": 0.0}, "lambda must be from 1e-12 to 1e[+]12, got 0"),
-        ({"domain": (1.0, 1.0)}, "domain must be two finite numbers"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        fit_joint(get("gelu"), **{"bits": 3, **arguments})  # type: ignore[arg-type]
 
 
 @given(st.lists(st.floats(-4, 4), min_size=9, max_size=200, unique=True), st.sampled_from(["gelu", "tanh"]))

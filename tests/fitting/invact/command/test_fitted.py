@@ -77,19 +77,6 @@ def test_all(few: None, invact: Command) -> None:
     assert {name: Path(name).read_bytes() for name in files()} == before
 
 
-@pytest.mark.slow
-def test_workers_make_the_same_files(few: None, invact: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--all", "--dtype", "float16")
-    printed = invact(*words)[1]
-    before = {name: Path(name).read_bytes() for name in files()}
-    (folder / "two").mkdir()
-    monkeypatch.chdir("two")
-    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "two"))
-    assert invact(*words, "--jobs", "2") == (0, printed.replace(str(folder), str(folder / "two")), "")
-    assert set(files()) == set(before)
-    assert {name: Path(name).read_bytes() for name in files()} == before
-
-
 def test_a_function_that_cannot_be_fitted_is_named(
     hopeless: None, invact: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

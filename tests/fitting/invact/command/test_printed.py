@@ -2,14 +2,13 @@
 
 import csv
 import io
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from actfit.coefficients.__main__ import run as run_coefficients
-from tests.fitting.commands import Command, files, on_a_terminal, process, stored
+from tests.fitting.commands import Command, files, stored
 from tests.fitting.invact.command.words import MISH, TANH
 
 
@@ -83,14 +82,6 @@ def test_the_paper_stands_in_the_front(invact: Command) -> None:
     assert (marks.count("*"), marks.count("paper")) == (1, 1)
 
 
-@pytest.mark.slow
-def test_the_paper_itself(invact: Command) -> None:
-    out = invact("--fn", "silu", "--dtype", "bfloat16", "--engine", "published")[1]
-    assert "\nrule    published; misses: RMS within 2%" in out
-    assert [line.split()[-1] for line in section(out, "instructions")[1:-1]] == ["published"]
-    assert files() == ["actfit/coefficients/silu/invact-bfloat16-published.v1.json"]
-
-
 def test_csv_is_the_front_with_every_digit(invact: Command) -> None:
     table = list(csv.DictReader(io.StringIO(invact(*MISH, "--format", "csv")[1])))
     document = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")
@@ -143,11 +134,3 @@ def test_the_list_shows_both_methods(
     assert rows[0]["bound"] == f"{max(document['error']['bound']):.4g}"
     assert run_coefficients(["list", "tanh"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
-def test_the_progress_bar_is_for_terminals() -> None:
-    printed, shown = on_a_terminal(lambda terminal: process("invact", *MISH, "--out", "x.json", stderr=terminal))
-    assert "\r" not in printed
-    assert re.search(r"\d+/\d+ \[", shown)

@@ -119,18 +119,6 @@ def test_the_largest_error_is_polished_too(template: Template) -> None:
     assert problem.target.cost(best) < 0.98 * problem.target.cost(theirs(template.name).form)
 
 
-@pytest.mark.parametrize("name", ["mish", "quick_gelu"])
-@pytest.mark.parametrize("index", [0, 1])
-def test_other_functions_begin_at_the_same_constants(name: str, index: int) -> None:
-    problem = squared(name, index)
-    own = (SILU_LEFT, GELU_LEFT) if index == 0 else (SILU_RIGHT, GELU_RIGHT)
-    front = search(problem, budget=4, templates=TEMPLATES)
-    assert front
-    assert problem.target.cost(front[-1]) < 200  # a mean square of 1e-5
-    started = [problem.target.cost(parse_template(template.text, template.start)) for template in own]
-    assert problem.target.cost(front[-1]) < min(started)
-
-
 @pytest.mark.slow
 def test_tails_reach_float32_for_less_than_rational_functions() -> None:
     # The minimax engine needs 22 instructions or more here.

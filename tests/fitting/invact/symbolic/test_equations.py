@@ -184,8 +184,7 @@ def test_a_hall_of_fame_that_is_not_text_or_not_there(tmp_path):
 @pytest.mark.parametrize(
     "equation",
     [
-        *("__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "open('{}', 'w')", "x0.__class__"),
-        *("(lambda: x0)()", "(" * 5000),
+        *("__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "x0.__class__", "(" * 5000),
     ],
     ids=lambda equation: equation[:30],
 )
