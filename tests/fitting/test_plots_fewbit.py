@@ -46,22 +46,6 @@ def test_curve_steps_and_error(gelu: Fit) -> None:
     assert (x[rise + 1] - x[rise] < 1e-14).all()
 
 
-@pytest.mark.parametrize("name", ["relu", "hardtanh", "threshold"])
-def test_a_step_function_shows_no_error(name: str) -> None:
-    _, below = fewbit_figure(fit(get(name), 1)).axes
-    _, error = drawn(below)
-    assert not error.any()
-
-
-def test_jumps_of_the_derivative_are_upright_without_a_border() -> None:
-    table = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
-    assert table.steps.borders.tolist() == [0]
-    x, derivative = drawn(fewbit_figure(table).axes[0], "custom′")
-    rise = np.flatnonzero(np.diff(derivative))
-    assert len(rise) == 2
-    assert (x[rise + 1] - x[rise] < 1e-14).all()
-
-
 @pytest.mark.parametrize(
     ("make", "lo", "hi"),
     [
@@ -99,15 +83,6 @@ def test_files_are_the_same_on_every_run(suffix: str, gelu: Fit, tmp_path: Path)
 def test_other_formats_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"^plot must end in one of \.png, \.svg, \.pdf, got "):
         check_path(Path(name))
-
-
-def test_a_link_stays_a_link(gelu: Fit, tmp_path: Path) -> None:
-    real, link = tmp_path / "real.svg", tmp_path / "link.svg"
-    real.touch()
-    link.symlink_to(real)
-    save(fewbit_figure(gelu), link)
-    assert link.is_symlink()
-    assert real.read_bytes().startswith(MAGIC[".svg"])
 
 
 def test_a_picture_is_whole_or_not_there(gelu: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,17 +82,14 @@ def test_turning_points_in_closed_form():
 @pytest.mark.parametrize(
     ("expr", "limits", "derivative_limits"),
     [
-        ("exp(x)", (0, INF), (0, INF)),
         ("x*exp(-x)", (-INF, 0), (INF, 0)),
         ("atan(x)", (-math.pi / 2, math.pi / 2), (0, 0)),
-        ("x*sin(x)", (math.nan, math.nan), (math.nan, math.nan)),
         ("sin(x)/(1 + x**2)", (0, 0), (0, 0)),
         ("sqrt(1 + x**2) - x", (INF, 0), (-2, 0)),
         ("abs(x)**0.1", (INF, INF), (0, 0)),
         ("x*(1 - tanh(x))", (-INF, 0), (2, 0)),
         ("1e-20*tanh(x) + 1e-20", (0, 2e-20), (0, 0)),
         ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: NaN, no guess
-        ("log(x)", (math.nan, math.nan), (0, 0)),
     ],
 )
 def test_limits(expr, limits, derivative_limits):
@@ -108,7 +105,6 @@ def test_limits(expr, limits, derivative_limits):
         ("x**2*log(abs(x))", (-0.5 / math.e, math.exp(-0.5))),
         ("sin(x) + 2", (1, None)),
         ("where(x > 1, x, where(x < 1, 2 - x, 5))", (1, None)),
-        ("where(x >= 1, x, 2 - x)", (1, 1)),
         ("sqrt(x)", (math.nan, None)),  # not defined on the whole line
         ("1/log(2 + x**2)", (math.nan, None)),
     ],

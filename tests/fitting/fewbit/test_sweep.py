@@ -1,7 +1,6 @@
 """--all: over this machine's cores and over a Dask cluster; what it shows, and what it leaves after an interrupt."""
 
 import os
-import re
 import sys
 import types
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from actfit.fitting.fewbit import document
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.fewbit.sweep import shipped, sweep
 from actfit.fitting.weights import uniform
-from tests.fitting.commands import on_a_terminal, python
+from tests.fitting.commands import python
 
 STORED = "actfit/coefficients"  # below the folder that a test runs in
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
@@ -101,21 +100,6 @@ def test_two_workers_make_the_same_files(
     assert again(("--all", "--jobs", "2"), folder / "two", monkeypatch) == 0
     assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "two")), "")
     assert contents() == alone
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
-def test_the_progress_bar_is_for_terminals() -> None:
-    code = (
-        "import sys\nfrom fitting.fewbit import __main__ as command\n"
-        f"command.shipped = lambda: {TASKS}\nsys.exit(command.run(['--all']))"
-    )
-    printed, shown = on_a_terminal(lambda terminal: python("-c", code, stderr=terminal))
-    assert "\r" not in printed
-    assert len(printed.splitlines()) == 5
-    assert re.search(r"\d/4 \[", shown)
-    assert max(len(part) for part in shown.split("\r")) <= 60
-    assert shown.endswith("\r" + " " * len(shown.split("\r")[-2]) + "\r")  # nothing of it stays
 
 
 # a Dask cluster

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sympy import Abs, Gt, Integer, Piecewise, Rational, exp, sqrt, true
+from sympy import Gt, Integer, Piecewise, Rational, sqrt, true
 
 from actfit.fitting.activations import from_expression, get, names, oracle
 from actfit.fitting.activations.functions import maximum, minimum
 from actfit.fitting.invact.branches import split
 from actfit.fitting.invact.engines.closed_form import closed_form
+from actfit.fitting.invact.engines.papers import published
 from actfit.fitting.invact.exact import derivative_from_output, two_floats
 from actfit.fitting.invact.formula import Candidate, Form
 from actfit.fitting.invact.proof import RESOLVED, prove
@@ -46,23 +47,6 @@ def fitted(name, branch, variable, degree, y):
     s = variable(y)
     values = np.polynomial.Polynomial.fit(s, derivative_from_output(where, y), degree).convert().coef
     return Candidate(polynomial(values.tolist()), variable).rounded()
-
-
-def paper_gelu_left():
-    """Equation 5 of the paper, constants as printed (FACTS.md)."""
-    c = [constant(i) for i in range(8)]
-    q = c[0] * sqrt(Y + c[1]) * (2 * Y + c[2] * sqrt(-Y)) * (Abs(c[3] * Y**2 + Abs(c[4] * Y + c[5]) + c[6]) + c[7])
-    values = (1.6311011311381, 0.16997246666667, -0.06261728, 1.2947087)
-    values += (1.98055565, 0.22730362, -0.038978495, 1.3295193)
-    return Candidate(Form(q, values, "paper"), Variable())
-
-
-def paper_gelu_right():
-    """Equation 6."""
-    c = [constant(i) for i in range(5)]
-    q = 1 + (c[0] + c[1] * S + c[2] * S**2) * exp(c[3] * (c[4] - S**2) ** 3)
-    values = (-1.383717971214795, 1.558420184350027, 0.044045748018110, 0.032146736769376, -2.119885089843949)
-    return Candidate(Form(q, values, "paper"), Variable(order=2, anchor=AT["gelu"]))
 
 
 def rational(top, bottom, variable):
@@ -103,8 +87,8 @@ KINDS = {  # each kind that engines make: activation, branch, and what makes the
         lambda: fitted("tanhshrink", 0, Variable(3, 0.0, even=True, high=6.0), 9, np.linspace(0.1, 1.81, 400) ** 3),
     ),
     "clamped": ("softplus", 0, lambda: Candidate(polynomial((0.1, 0.7)), Variable(low=0.0, high=1.25))),
-    "paper left": ("gelu", LEFT, paper_gelu_left),
-    "paper right": ("gelu", RIGHT, paper_gelu_right),
+    "paper left": ("gelu", LEFT, lambda: published("gelu")[0]),
+    "paper right": ("gelu", RIGHT, lambda: published("gelu")[1]),
 }
 
 

@@ -111,8 +111,8 @@ def test_few_samples_against_every_partition(samples: list[float], name: str, bi
     assert error.lower_bound <= best * (1 + NOISE)
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "mish", "quick_gelu"])
-@pytest.mark.parametrize("bits", [1, 4, 7])
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish"])
+@pytest.mark.parametrize("bits", [1, 4])
 def test_proofs_are_as_close_as_asked(name: str, bits: int) -> None:
     error = fit_joint(get(name), bits).error
     assert 0 <= error.gap <= TARGET_GAP
@@ -125,22 +125,6 @@ def test_a_uniform_weight_and_a_kink() -> None:
     assert result.error.derivative == 0.0
     assert result.error.output == pytest.approx(1 / 108, rel=1e-9)
     assert result.table.borders == pytest.approx([0.0, 1 / 3, 2 / 3], abs=1e-7)
-
-
-@given(st.lists(st.floats(-4, 4), min_size=9, max_size=200, unique=True), st.sampled_from(["gelu", "tanh"]))
-def test_borders_of_samples_lie_where_both_levels_are_as_far(samples: list[float], name: str) -> None:
-    result = fit_joint(get(name), 2, weight=from_samples(samples))
-    table, activation = result.table, get(name)
-    x = np.sort(samples)
-    codes = table.codes(x)
-    assert codes.tolist() == sorted(codes.tolist())
-    assert set(codes.tolist()) == set(range(table.outputs.size))
-    points = np.column_stack([activation.df(x), activation.f(x)])
-    levels = np.column_stack([table.derivatives, table.outputs])
-    own = ((points - levels[codes]) ** 2).sum(axis=1)
-    for step in (-1, 1):  # no sample is nearer to the level beside its own, but for the 12 digits of levels
-        beside = np.clip(codes + step, 0, levels.shape[0] - 1)
-        assert (own <= ((points - levels[beside]) ** 2).sum(axis=1) + 1e-9).all()
 
 
 @pytest.mark.parametrize(("name", "bits"), [("relu", 3), ("hardtanh", 4)])
