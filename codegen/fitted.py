@@ -37,27 +37,13 @@ class OwnTable(FewBit):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A function that a coefficient file names, with the file's method.
+    """A function that a coefficient file names, with the file's method."""
 
-    Attributes
-    ----------
-    subject
-        The function with the file.
-    origin
-        The file's path, or "a document".
-    spec
-        The kernel.
-    dtypes
-        Of tensors that it takes; the first is that of a formula.
-    domain
-        Where the file's function is compared with another.
-    """
-
-    subject: Subject
-    origin: str
-    spec: KernelSpec
-    dtypes: tuple[str, ...]
-    domain: tuple[float, float]
+    subject: Subject  # the function with the file
+    origin: str  # the file's path, or "a document"
+    spec: KernelSpec  # the kernel
+    dtypes: tuple[str, ...]  # of tensors that it takes; the first is that of a formula
+    domain: tuple[float, float]  # where the file's function is compared with another
 
     @property
     def key(self) -> str:

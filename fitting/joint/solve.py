@@ -31,52 +31,32 @@ DEFAULT_WEIGHT = "norm"
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a joint code is from f' and f, and how far it can be from the best.
+    """How far a joint code is from f' and f, and how far it can be from the best."""
 
-    Attributes
-    ----------
-    derivative, output : float
-        ∫ (f' - q)² w and ∫ (f - y)² w over the domain.
-    total : float
-        derivative + λ output.
-    derivative_share, output_share : float
-        √(derivative / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares; 0 where both integrals are.
-    lower_bound : float
-        No code of as many levels on successive intervals has a total below it.
-    gap : float
-        (total - lower_bound) / total.
-    """
-
+    # derivative, output: ∫ (f' - q)² w and ∫ (f - y)² w over the domain
     derivative: float
     output: float
-    total: float
+    total: float  # derivative + λ output
+    # derivative_share, output_share: √(derivative / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares;
+    # 0 where both integrals are
     derivative_share: float
     output_share: float
-    lower_bound: float
-    gap: float
+    lower_bound: float  # no code of as many levels on successive intervals has a total below it
+    gap: float  # (total - lower_bound) / total
 
 
 @dataclass(frozen=True)
 class JointFit:
-    """A joint code for one activation, and the arguments of its fit.
+    """A joint code for one activation, and the arguments of its fit."""
 
-    Attributes
-    ----------
-    activation, bits, output_weight, weight, domain
-        As `fit_joint` was given them, or its defaults.
-    table : Table
-        Borders and levels.
-    error : Errors
-        Errors of the table.
-    """
-
+    # activation, bits, output_weight, weight, domain: as `fit_joint` was given them, or its defaults
     activation: Activation
     bits: int
     output_weight: float
     weight: Weight
     domain: tuple[float, float]
-    table: Table
-    error: Errors
+    table: Table  # borders and levels
+    error: Errors  # errors of the table
 
 
 def fit_joint(

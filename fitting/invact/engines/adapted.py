@@ -35,24 +35,12 @@ _SAME = 1e-7  # |y| by which the root of a closed form may be 0 beside f(T): f(T
 
 @dataclass(frozen=True)
 class _Outputs:
-    """q = above·s + rest at outputs that are `distance` beyond f(T), and what it should be. All arrays: (n,).
+    """q = above·s + rest at outputs that are `distance` beyond f(T), and what it should be. All arrays: (n,)."""
 
-    Attributes
-    ----------
-    distance : array
-        |y - f(T)|, increasing; below 0 for outputs that rounding has taken beyond f(T).
-    factor : array
-        A(y), by which s is multiplied.
-    value : array
-        The mean of f' over the x stored as y, less B(y).
-    mass : array
-        How often y occurs.
-    """
-
-    distance: Array
-    factor: Array
-    value: Array
-    mass: Array
+    distance: Array  # |y - f(T)|, increasing; below 0 for outputs that rounding has taken beyond f(T)
+    factor: Array  # A(y), by which s is multiplied
+    value: Array  # the mean of f' over the x stored as y, less B(y)
+    mass: Array  # how often y occurs
 
     def best_low(self, shift: float) -> tuple[float, float]:
         """The mean square that the best `low` leaves where s is measured from `shift` before f(T), and this `low`."""

@@ -16,21 +16,11 @@ from actfit.fitting.invact.variable import Variable
 
 @dataclass(frozen=True)
 class Stretch:
-    """The part of a branch on which one formula approximates g.
+    """The part of a branch on which one formula approximates g."""
 
-    Attributes
-    ----------
-    branch_index : int
-        Of the branch in its split.
-    arc : Arc
-        The smooth part of the branch that is fitted.
-    even : bool
-        Whether g is a function of |y|; then the arc is the right half of the branch.
-    """
-
-    branch_index: int
-    arc: Arc
-    even: bool
+    branch_index: int  # of the branch in its split
+    arc: Arc  # the smooth part of the branch that is fitted
+    even: bool  # whether g is a function of |y|; then the arc is the right half of the branch
 
     @property
     def alone(self) -> Branch:
