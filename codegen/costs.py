@@ -28,8 +28,6 @@ class Report:
         Bytes of shared memory.
     triton
         Triton's version.
-    ragged
-        Whether it was compiled for element counts that 16 does not divide.
     """
 
     spec: KernelSpec
@@ -42,7 +40,6 @@ class Report:
     spilled: int
     shared: int
     triton: str
-    ragged: bool = False
 
     @property
     def moved(self) -> float:
@@ -89,10 +86,7 @@ class Report:
     @property
     def title(self) -> str:
         """What was compiled, without the direction."""
-        ragged = ", n not a multiple of 16" if self.ragged else ""
-        return (
-            f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch}{ragged} (Triton {self.triton})"
-        )
+        return f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch} (Triton {self.triton})"
 
 
 def as_table(reports: Iterable[Report]) -> str:

@@ -53,10 +53,7 @@ class Fitted:
     def text(self, target: str, dtype: str) -> str:
         """The module of element functions, for "triton" or "torch", as `kernels.engine.elements` reads it.
 
-        Raises
-        ------
-        InputError
-            For an expression that overflows on the way to a finite value.
+        Raises `InputError` for an expression that overflows on the way to a finite value.
         """
         functions = self._functions(target)
         functions = with_limits(self.subject, dtype, target, functions)
@@ -92,17 +89,9 @@ def _with_suffix(function: Function, dtypes: tuple[str, ...]) -> Function:
 
 
 def read(coefficients: Coefficients) -> Fitted:
-    """The function of a coefficient file.
+    """The function of a fewbit or invact file, by its path or its document.
 
-    Parameters
-    ----------
-    coefficients
-        The path of a fewbit or invact file, or its document, as `coefficients.load` gives it.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or is not valid, and for a joint code.
+    Raises `InputError` for a file that cannot be read or is not valid, and for a joint code.
     """
     try:
         if isinstance(coefficients, Mapping):

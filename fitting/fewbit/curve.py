@@ -28,7 +28,7 @@ class Run:
     # lo, hi: its ends
     lo: float
     hi: float
-    piece: Piece  # the piece
+    piece: Piece
     direction: int  # 1 where f' rises, -1 where it falls, 0 where it is constant
     # first, last: f' at the ends
     first: float

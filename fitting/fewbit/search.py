@@ -31,7 +31,7 @@ def _silent(_: str) -> None:
 class Effort:
     """How far a search goes."""
 
-    gap: float | None = None  # Relative, at which it ends; None: the one of `target_gap`
+    gap: float | None = None  # relative, at which it ends; None: the one of `target_gap`
     deadline: float = math.inf  # of `time.monotonic`, after which no further round begins
     sought: float = math.inf  # the error that suffices; the search ends once the lower bound is above it
     report: Callable[[str], None] = _silent  # called with a text in each round
@@ -53,7 +53,7 @@ class SearchResult:
 
     steps: Steps  # the best
     error: float  # their error by the search's measure
-    bound: float  # A lower bound of the error
+    bound: float  # a lower bound of the error
     exact: bool = False  # whether they are f' itself
     cut_short: bool = False  # whether time was up before the search was done
 

@@ -241,6 +241,6 @@ def test_prediction():
     assert h200.shares["issue"] == pytest.approx(24 / 128 / clocks)
     assert h200.issuing == pytest.approx(24 / 128 / (132 * 1.98) * 1000)
     assert (h200.tightest, h200.memory_bound) == ("logic", True)
-    assert h200.slack == pytest.approx(1 - 16 / 64 / clocks)
+    assert h200.shares["logic"] == pytest.approx(16 / 64 / clocks)
     assert not predict("sm_90", 4.125, {"issue": 33.0, "float": 0, "logic": 0, "special": 0})[1].memory_bound
     assert predict("sm_100", 4.125, {}) == ()
