@@ -93,23 +93,12 @@ def from_output(
 ) -> Approximation:
     """f' by formulas of the stored output y.
 
-    Parameters
-    ----------
-    activation : Activation
-        A function of the catalogue.
-    dtype : str
-        Of y: "bfloat16", "float16" or "float32".
-    weight : Weight, optional
-        The distribution of x for the error; uniform by default.
-    domain : (float, float), optional
-        The ends of x; by default the weight's own.
-    paper : bool
-        Whether to take the InvAct paper's formulas, instead of the stored ones for the dtype.
-
-    Raises
-    ------
-    InputError
-        If there are no such formulas, or weight, domain or dtype are not valid.
+    activation: a function of the catalogue.
+    dtype: of y: "bfloat16", "float16" or "float32".
+    weight: the distribution of x for the error; uniform by default.
+    domain: the ends of x; by default the weight's own.
+    paper: whether to take the InvAct paper's formulas, instead of the stored ones for the dtype.
+    Raises `InputError` if there are no such formulas, or weight, domain or dtype are not valid.
     """
     weight = weight or uniform()
     domain = check_arguments(activation, 1, "best", weight, domain)

@@ -39,21 +39,9 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     Time: O(k n log n) for sorted values, little more for few turning points (of any component), O(k n^2) for the
     worst noise. Memory: O(n).
 
-    Parameters
-    ----------
-    values : array_like (n,) or (n, 2)
-        Finite.
-    masses : array_like (n,)
-        Finite and at least 0. Atoms without mass change nothing.
-    k : int
-        The number of segments.
-
-    Raises
-    ------
-    InputError
-        For bad arguments.
-    OverflowError
-        For a cost beyond float64.
+    values, (n,) or (n, 2): finite.
+    masses, (n,): finite and at least 0; atoms without mass change nothing.
+    Raises `InputError` for bad arguments, `OverflowError` for a cost beyond float64.
     """
     if k < 1:
         raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")

@@ -91,10 +91,8 @@ class Split:
 def split(activation: Activation) -> Split:
     """The branches of an activation.
 
-    Raises
-    ------
-    InputError
-        If f has more than two branches, which one bit cannot tell apart, or no limits at -inf and inf.
+    Raises `InputError` if f has more than two branches, which one bit cannot tell apart, or no limits at -inf and
+    inf.
     """
     limits = activation.limits
     if math.isnan(limits.left) or math.isnan(limits.right):

@@ -76,28 +76,13 @@ def information_floor(
 ) -> ErrorFloor:
     """The least errors that outputs stored as `dtype` allow.
 
-    Parameters
-    ----------
-    activation : Activation
-        The function f.
-    dtype : str
-        Of x and of the stored outputs: "bfloat16", "float16" or "float32".
-    weight : Weight
-        The distribution of x; it need not be normalised.
-    bits : int
-        Stored beside y: 1, the branch, or 2, and which way y was rounded.
-    cut : CutOutput, optional
-        With two bits: an output where the second one tells something else, see `second_bit`.
-
-    Returns
-    -------
-    ErrorFloor
-
-    Raises
-    ------
-    InputError
-        If the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f apart, the weight
-        falls on no number of the dtype, or a second bit is of no use.
+    activation: the function f.
+    dtype: of x and of the stored outputs: "bfloat16", "float16" or "float32".
+    weight: the distribution of x; it need not be normalised.
+    bits: stored beside y: 1, the branch, or 2, and which way y was rounded.
+    cut: with two bits: an output where the second one tells something else, see `second_bit`.
+    Raises `InputError` if the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f
+    apart, the weight falls on no number of the dtype, or a second bit is of no use.
     """
     parts, format_ = split(activation), get_format(dtype)
     _check_bits(bits, parts, format_)

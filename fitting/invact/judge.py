@@ -42,12 +42,8 @@ class Score:
 class Judge:
     """Judges formulas on one branch: holds its stored outputs and the exact g there.
 
-    Parameters
-    ----------
-    index : int
-        Of the branch: 0, or 1 for the right one of two.
-    error_floor : ErrorFloor
-        The branches and the stored outputs.
+    index: of the branch: 0, or 1 for the right one of two.
+    error_floor: the branches and the stored outputs.
     """
 
     def __init__(self, index: int, error_floor: ErrorFloor) -> None:
@@ -152,17 +148,9 @@ def rule_for(error_floor: ErrorFloor, max_error: float | None = None) -> Rule:
 
     If rounding f' itself to the dtype costs more than the error floor, the shares are of that cost.
 
-    Parameters
-    ----------
-    error_floor : ErrorFloor
-        Of the activation and dtype.
-    max_error : float, optional
-        The largest |q - g| allowed, instead of the dtype's own rule.
-
-    Raises
-    ------
-    InputError
-        If float32 cannot tell `max_error` from 0.
+    error_floor: of the activation and dtype.
+    max_error: the largest |q - g| allowed, instead of the dtype's own rule.
+    Raises `InputError` if float32 cannot tell `max_error` from 0.
     """
     largest = max(float(abs(cells.middle).max()) for cells in error_floor.cells)
     if max_error is not None:

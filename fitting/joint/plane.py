@@ -82,19 +82,9 @@ class Cells:
 class Plane:
     """The curve of an activation on a domain, under a weight that has a density.
 
-    Parameters
-    ----------
-    activation, weight, domain
-        The activation, the weight and the domain's ends.
-    output_weight : float
-        λ: the factor of the error of f beside that of f'.
-    independent : bool
-        Whether to use other cells than the first plane.
-
-    Raises
-    ------
-    InputError
-        As `Measure` does, and for an f that is not bounded on the domain.
+    output_weight: λ: the factor of the error of f beside that of f'.
+    independent: whether to use other cells than the first plane.
+    Raises `InputError` as `Measure` does, and for an f that is not bounded on the domain.
     """
 
     def __init__(

@@ -74,33 +74,17 @@ def fit_joint(
     An element's code is the index of the interval of x; q and y, which have a level of f' and of f for each interval,
     stand for f'(x) and f(x) in the backward pass.
 
-    Parameters
-    ----------
-    activation : Activation
-        The function f.
-    bits : int
-        1 to 8.
-    output_weight : float
-        λ, positive. Towards 0 the best contiguous few-bit table of f'; towards infinity the best quantiser of f(x).
-    weight : Weight, optional
-        The distribution of x; the standard normal one by default.
-    domain : (float, float), optional
-        The ends of x; by default the weight's own.
-    target_gap : float
-        The gap at which the search ends.
-    report : callable, optional
-        Called with a short text of what is being done.
-
-    Returns
-    -------
-    JointFit
-        The code, with its errors and the proven gap.
-
-    Raises
-    ------
-    InputError
-        For arguments out of range, for an f or f' that is not bounded on the domain, and for a weight on which two
-        grids disagree.
+    activation: the function f.
+    bits: 1 to 8.
+    output_weight: λ, positive. Towards 0 the best contiguous few-bit table of f'; towards infinity the best
+        quantiser of f(x).
+    weight: the distribution of x; the standard normal one by default.
+    domain: the ends of x; by default the weight's own.
+    target_gap: the gap at which the search ends.
+    report: called with a short text of what is being done.
+    Returns the code, with its errors and the proven gap.
+    Raises `InputError` for arguments out of range, for an f or f' that is not bounded on the domain, and for a
+    weight on which two grids disagree.
     """
     check_output_weight(output_weight)
     weight = weight or named(DEFAULT_WEIGHT)

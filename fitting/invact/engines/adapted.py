@@ -63,16 +63,9 @@ class _Outputs:
 def adapted_candidates(error_floor: ErrorFloor) -> tuple[Candidate, ...] | None:
     """The closed forms of both branches with the root that suits the format best; one root serves both branches.
 
-    Parameters
-    ----------
-    error_floor : ErrorFloor
-        The branches and the stored outputs of a 16-bit format.
-
-    Returns
-    -------
-    tuple of Candidate or None
-        A formula for each branch. None where T is no turning point with such a root on both sides, where f(T) is 0,
-        about which floating-point numbers are dense, or where no x that counts has a y within the root's reach.
+    error_floor: the branches and the stored outputs of a 16-bit format.
+    Returns a formula for each branch. None where T is no turning point with such a root on both sides, where f(T)
+    is 0, about which floating-point numbers are dense, or where no x that counts has a y within the root's reach.
     """
     parts = error_floor.split
     anchor = _turning_point(parts)

@@ -57,17 +57,10 @@ class Stretch:
 def stretch_of(split: Split, index: int) -> Stretch:
     """The stretch to fit of a branch that has no closed form.
 
-    Parameters
-    ----------
-    split : Split
-        The branches of f.
-    index : int
-        Of the branch.
-
-    Raises
-    ------
-    InputError
-        If the branch has more than one smooth stretch (or two that mirror each other), or f' no finite limit.
+    split: the branches of f.
+    index: of the branch.
+    Raises `InputError` if the branch has more than one smooth stretch (or two that mirror each other), or f' no
+    finite limit.
     """
     activation, arcs = split.activation, [arc for arc in split.branches[index].arcs if arc.direction]
     even = len(split.branches) == 1 and activation.parity == "even" and float(activation.f(0.0)) == 0.0
