@@ -57,11 +57,6 @@ class Report:
         return self.code.total / self.elements
 
     @property
-    def by_kind(self) -> dict[str, float]:
-        """Instructions per element, by kind."""
-        return {kind: self.code.kinds[kind] / self.elements for kind in KINDS}
-
-    @property
     def predictions(self) -> tuple[Prediction, ...]:
         """For the GPUs that run this code; none where their rates are not in the table."""
         counts = {unit: count / self.elements for unit, count in self.code.units.items()}
@@ -110,7 +105,7 @@ def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
         row("instructions per element", (f"{report.instructions:.1f}" for report in reports)),
     ]
     for kind in KINDS:
-        lines.append(row(f"  {kind}", (f"{report.by_kind[kind]:.1f}" for report in reports)))
+        lines.append(row(f"  {kind}", (f"{report.code.kinds[kind] / report.elements:.1f}" for report in reports)))
     for access in ("load", "store"):
         lines.append(row(f"{access}s, bits a thread", (_widths(report, access) for report in reports)))
     lines.append(row("registers", (report.registers for report in reports)))

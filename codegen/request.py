@@ -75,10 +75,7 @@ class Request:
 
     @property
     def file(self) -> File | None:
-        """The coefficient file that the method needs, or None.
-
-        Raises `InputError` where there is no such file.
-        """
+        """The coefficient file that the method needs, or None; raises `InputError` where there is no such file."""
         match self.method.fit:
             case "fewbit":
                 return self._table()

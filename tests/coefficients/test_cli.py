@@ -54,16 +54,6 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return findings
 
 
-def command(*arguments: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(ROOT)])}
-    environment.pop("PYTHONUNBUFFERED", None)  # so that there is a buffer, as users have it
-    return subprocess.run(
-        [*before, sys.executable, "-W", "error", "-m", "coefficients", *arguments],
-        **{"text": True, "env": environment, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, **options},
-        check=False,
-    )
-
-
 def test_check_reports_the_judge(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     judge += ["error.linf must be 0.3, got 0.2", "error.gap ..."]
     path = "bump/custom-2bit.v1.json"
@@ -234,6 +224,9 @@ def test_a_file_that_cannot_be_read(
 def test_names_of_files_need_not_be_text(data: Path) -> None:
     strange = os.fsdecode(b"\xff.json")
     Path(strange).write_text("{}")
-    done = command("check", "--no-recompute", strange)
+    words = [sys.executable, "-W", "error", "-m", "coefficients", "check", "--no-recompute", strange]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert done.stdout.startswith("\\udcff.json: schema_version is required")

@@ -71,7 +71,7 @@ def inside(branch):
 
 
 @every_branch
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_derivative_of_the_output_is_the_derivative(name, index, data):
     activation = known(name)
@@ -93,7 +93,7 @@ def curvature(activation, at):
 
 
 @every_branch
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_inverse_undoes_f(name, index, data):
     activation = known(name)

@@ -12,7 +12,7 @@ from numpy._core import _multiarray_umath as cpu
 
 from actfit.coefficients.document import dumps, seal
 from actfit.coefficients.store import DATA
-from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting.activations import from_expression, get
 from actfit.fitting.activations.catalogue import CATALOGUE
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit import document, judge
@@ -28,17 +28,6 @@ ROUNDING = 1e-13  # of an error by quadrature, relative to ∫ f'² w
 
 def error_of(name, steps):
     return judge.l2_squared(activation_of(name), uniform(), DOMAIN, steps)
-
-
-@pytest.mark.parametrize("name", names())
-def test_shared_is_never_worse_than_contiguous_and_best_is_shared(name):
-    for bits in (1, 2, 3, 4):
-        best, contiguous = fitted(name, bits), fitted(name, bits, "contiguous")
-        assert best.error.l2_squared <= contiguous.error.l2_squared
-        assert len(contiguous.steps.codes) <= 2**bits
-        assert len(best.steps.levels) <= 2**bits
-    shared = fitted(name, 3, "shared")
-    assert shared.steps.borders.tolist() == fitted(name, 3).steps.borders.tolist()
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "softsign"])
@@ -181,8 +170,7 @@ from actfit.fitting.activations import get
 from actfit.fitting.fewbit import document
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.weights import parse_weight
-for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
-        ("mish", 2, "best", "laplace")]:
+for name, bits, levels, weight in [("gelu", 3, "best", "uniform"), ("mish", 2, "contiguous", "laplace")]:
     result = fit(get(name), bits, levels=levels, weight=parse_weight(weight))
     sys.stdout.write(dumps(seal(document.to_document(result), 1)))
 """

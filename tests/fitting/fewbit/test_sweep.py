@@ -1,8 +1,6 @@
 """--all: over this machine's cores and over a Dask cluster; what it shows, and what it leaves after an interrupt."""
 
 import os
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +8,10 @@ import pytest
 
 from actfit.coefficients import available
 from actfit.fitting.activations import get, names
-from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit import __main__ as command
 from actfit.fitting.fewbit import document
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.fewbit.sweep import shipped, sweep
-from actfit.fitting.weights import uniform
 from tests.fitting.commands import python
 
 STORED = "actfit/coefficients"  # below the folder that a test runs in
@@ -137,33 +133,10 @@ def test_a_cluster_makes_the_same_files(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("address", ["nowhere", "tcp://127.0.0.1:1"])
-def test_a_scheduler_that_does_not_answer(address: str) -> None:
+def test_a_scheduler_that_does_not_answer() -> None:
     pytest.importorskip("distributed")
-    done = python("-m", "actfit.fitting.fewbit", "--all", "--scheduler", address, timeout=30)
+    address = "tcp://127.0.0.1:1"
+    done = python("-m", "actfit.fitting.fewbit", "--all", "--scheduler", address, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"fewbit: scheduler {address!r} does not answer: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-
-    class Client:
-        def __init__(self, address: str, timeout: float) -> None:
-            self.address = address
-
-        def wait_for_workers(self, count: int, timeout: float) -> None:
-            raise TimeoutError(f"Only 0/{count} workers arrived after {timeout}")
-
-        def close(self) -> None:
-            closed.append(self.address)
-
-    module = types.ModuleType("distributed")
-    module.Client = Client  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "distributed", module)
-    with pytest.raises(
-        InputError, match=r"^scheduler 'tcp://a:1' must have a worker; start one: dask worker tcp://a:1$"
-    ):
-        next(sweep(TASKS, "best", uniform(), None, scheduler="tcp://a:1"))
-    assert closed == ["tcp://a:1"]

@@ -47,17 +47,19 @@ def test_the_measured_values_under_a_normal_weight():
     assert f"{fitted('gelu', 4, 'shared', 'norm').error.l2_squared:.6f}" == "0.000462"
 
 
-@pytest.mark.parametrize("levels", ["best", "contiguous"])
 @pytest.mark.parametrize("name", names())
-def test_every_entry_is_certified(name, levels):
-    last = math.inf
+def test_every_entry_is_certified_and_sharing_levels_is_never_worse(name):
+    last = {"best": math.inf, "contiguous": math.inf}
     for bits in (1, 2, 3, 4):
-        error = fitted(name, bits, levels).error
-        assert 0 <= error.lower_bound <= error.l2_squared
-        assert error.gap <= GAP
-        assert error.gap == ((error.l2_squared - error.lower_bound) / error.l2_squared if error.l2_squared else 0.0)
-        assert error.l2_squared <= last
-        last = error.l2_squared
+        for levels in last:
+            error = fitted(name, bits, levels).error
+            assert 0 <= error.lower_bound <= error.l2_squared <= last[levels]
+            assert error.gap <= GAP
+            assert error.gap == ((error.l2_squared - error.lower_bound) / error.l2_squared if error.l2_squared else 0.0)
+            last[levels] = error.l2_squared
+        assert last["best"] <= last["contiguous"]
+        assert len(fitted(name, bits).steps.levels) <= 2**bits
+        assert len(fitted(name, bits, "contiguous").steps.codes) <= 2**bits
 
 
 @pytest.mark.parametrize(
