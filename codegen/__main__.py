@@ -141,15 +141,12 @@ def _list() -> int:
     print(f"{'function':14}{'parameters':26}{'methods':53}tables")
     for name in names():
         subject = of_catalogue(name)
-        methods = [name for name in METHODS if _applies(subject, name)]
+        methods = [
+            name for name in METHODS if any(_served(subject, name, width) for width in (None, *subject.fewbit()))
+        ]
         parameters = ", ".join(f"{key}={value:g}" for key, value in subject.activation.params.items())
         print(f"{name:14}{parameters:26}{', '.join(methods):53}{', '.join(map(str, subject.fewbit()))} bits")
     return command.GOOD
-
-
-def _applies(subject: Subject, name: str) -> bool:
-    widths = [None, *subject.fewbit()]
-    return any(_served(subject, name, width) for width in widths)
 
 
 def _served(subject: Subject, name: str, width: int | None) -> bool:

@@ -28,8 +28,6 @@ class Report:
         Bytes of shared memory.
     triton
         Triton's version.
-    ragged
-        Whether it was compiled for element counts that 16 does not divide.
     """
 
     spec: KernelSpec
@@ -42,7 +40,6 @@ class Report:
     spilled: int
     shared: int
     triton: str
-    ragged: bool = False
 
     @property
     def moved(self) -> float:
@@ -58,11 +55,6 @@ class Report:
     def instructions(self) -> float:
         """All instructions per element."""
         return self.code.total / self.elements
-
-    @property
-    def by_kind(self) -> dict[str, float]:
-        """Instructions per element, by kind."""
-        return {kind: self.code.kinds[kind] / self.elements for kind in KINDS}
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -89,10 +81,7 @@ class Report:
     @property
     def title(self) -> str:
         """What was compiled, without the direction."""
-        ragged = ", n not a multiple of 16" if self.ragged else ""
-        return (
-            f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch}{ragged} (Triton {self.triton})"
-        )
+        return f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch} (Triton {self.triton})"
 
 
 def as_table(reports: Iterable[Report]) -> str:
@@ -116,7 +105,7 @@ def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
         row("instructions per element", (f"{report.instructions:.1f}" for report in reports)),
     ]
     for kind in KINDS:
-        lines.append(row(f"  {kind}", (f"{report.by_kind[kind]:.1f}" for report in reports)))
+        lines.append(row(f"  {kind}", (f"{report.code.kinds[kind] / report.elements:.1f}" for report in reports)))
     for access in ("load", "store"):
         lines.append(row(f"{access}s, bits a thread", (_widths(report, access) for report in reports)))
     lines.append(row("registers", (report.registers for report in reports)))

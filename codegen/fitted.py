@@ -37,27 +37,13 @@ class OwnTable(FewBit):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A function that a coefficient file names, with the file's method.
+    """A function that a coefficient file names, with the file's method."""
 
-    Attributes
-    ----------
-    subject
-        The function with the file.
-    origin
-        The file's path, or "a document".
-    spec
-        The kernel.
-    dtypes
-        Of tensors that it takes; the first is that of a formula.
-    domain
-        Where the file's function is compared with another.
-    """
-
-    subject: Subject
-    origin: str
-    spec: KernelSpec
-    dtypes: tuple[str, ...]
-    domain: tuple[float, float]
+    subject: Subject  # the function with the file
+    origin: str  # the file's path, or "a document"
+    spec: KernelSpec  # the kernel
+    dtypes: tuple[str, ...]  # of tensors that it takes; the first is that of a formula
+    domain: tuple[float, float]  # where the file's function is compared with another
 
     @property
     def key(self) -> str:
@@ -67,10 +53,7 @@ class Fitted:
     def text(self, target: str, dtype: str) -> str:
         """The module of element functions, for "triton" or "torch", as `kernels.engine.elements` reads it.
 
-        Raises
-        ------
-        InputError
-            For an expression that overflows on the way to a finite value.
+        Raises `InputError` for an expression that overflows on the way to a finite value.
         """
         functions = self._functions(target)
         functions = with_limits(self.subject, dtype, target, functions)
@@ -106,17 +89,9 @@ def _with_suffix(function: Function, dtypes: tuple[str, ...]) -> Function:
 
 
 def read(coefficients: Coefficients) -> Fitted:
-    """The function of a coefficient file.
+    """The function of a fewbit or invact file, by its path or its document.
 
-    Parameters
-    ----------
-    coefficients
-        The path of a fewbit or invact file, or its document, as `coefficients.load` gives it.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or is not valid, and for a joint code.
+    Raises `InputError` for a file that cannot be read or is not valid, and for a joint code.
     """
     try:
         if isinstance(coefficients, Mapping):

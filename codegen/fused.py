@@ -19,16 +19,14 @@ from actfit.codegen import passes, template
 from actfit.codegen.function import Function, Writer
 from actfit.codegen.launchers import IMPORTS, fused_launchers
 from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.options import DTYPES, TARGETS
 from actfit.codegen.overflow import check_numbers
 from actfit.codegen.piecewise import like, select, unless_nan
 from actfit.codegen.rewrites import masked, quotients, rewritten
-from actfit.codegen.subject import DTYPES
-from actfit.codegen.traced import trace_recorded
+from actfit.codegen.traced import trace
 from actfit.fitting.activations.functions import x
 from actfit.fitting.errors import InputError
 from actfit.kernels.engine.templates import elementwise_source
-
-TARGETS = ("triton", "torch")
 
 
 class _Text(StrPrinter):
@@ -145,26 +143,14 @@ def fuse(
     kwargs: Mapping[str, object] = MappingProxyType({}),
     recorded: Callable[[], bool] = lambda: True,
 ) -> FusedFunction:
-    """The function, traced with a stand-in for its tensor and these further arguments, ready to be emitted.
+    """The function, traced by `trace` with these arguments, ready to be emitted under its `name`.
 
-    Parameters
-    ----------
-    function, name
-        The function, and its name in what is emitted.
-    args, kwargs
-        The further arguments.
-    recorded
-        Says whether torch would record for backward what is done at that moment.
-
-    Raises
-    ------
-    InputError
-        For an operation that is not element-wise in its one tensor; the message names it.
+    Raises `InputError` as `trace` does, and for a number that float32 does not have.
     """
-    trace = trace_recorded(function, recorded, args, kwargs)
+    traced = trace(function, args, kwargs, recorded)
     with distribute(False):
-        values = tuple(quotients(passes.definition(rewritten(expression))) for expression in trace.expressions)
-    fused = FusedFunction(name[:64] if name.isidentifier() else "function", values, trace.kinds, trace.several)
+        values = tuple(quotients(passes.definition(rewritten(expression))) for expression in traced.expressions)
+    fused = FusedFunction(name[:64] if name.isidentifier() else "function", values, traced.kinds, traced.several)
     with distribute(False):
         for expression in (*fused.values, *fused.derivatives):
             check_numbers(expression)

@@ -53,7 +53,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
         raise InputError(str(error)) from None
 
 
-def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: bool = False) -> list[Report]:
+def inspect(function: str, method: Method, dtype: str, arch: str) -> list[Report]:
     """Forward and backward of one kernel, compiled for `arch`.
 
     Parameters
@@ -66,8 +66,6 @@ def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: boo
         "bfloat16", "float16" or "float32".
     arch
         One of ARCHS.
-    ragged
-        For element counts that 16 does not divide, for which Triton compiles another kernel.
 
     Raises
     ------
@@ -77,7 +75,7 @@ def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: boo
     spec = kernel(function, method, dtype)
     _check(arch)
     with _compiling() as folder:
-        return [_report(spec, dtype, direction, arch, ragged, folder) for direction in DIRECTIONS]
+        return [_report(spec, dtype, direction, arch, folder) for direction in DIRECTIONS]
 
 
 def offsets(
@@ -85,17 +83,7 @@ def offsets(
 ) -> dict[str, list[tuple[str, str]]]:
     """By direction, each address that is computed: type of the pointer and of the offset, in Triton's first text.
 
-    Parameters
-    ----------
-    function, method, dtype, arch
-        As `inspect` takes them.
-    count
-        The type of the element count n, "i64" or, as for a count below 2**31, "i32".
-
-    Raises
-    ------
-    InputError
-        As `inspect` does.
+    Arguments and errors are those of `inspect`; `count` is the type of n, "i64", or "i32" as for a count below 2**31.
     """
     spec = kernel(function, method, dtype)
     _check(arch)
@@ -133,8 +121,8 @@ def _compiling() -> Iterator[Path]:
                     os.environ[key] = value
 
 
-def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: str = "i64", ragged: bool = False) -> Any:
-    """Triton's result; `asm` has the texts of all stages. All pointers, and n unless `ragged`, are multiples of 16."""
+def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: str = "i64") -> Any:
+    """Triton's result; `asm` has the texts of all stages. All pointers, and n, are multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -144,7 +132,7 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
     constants = _constants(spec, dtype)
     signature = {name: _type(name, spec, dtype, count) for name in kernel.arg_names}
     places = {name: index for index, name in enumerate(kernel.arg_names)}
-    aligned = [name for name in places if name.endswith("_ptr") or (name == "n" and not ragged)]
+    aligned = [name for name in places if name.endswith("_ptr") or name == "n"]
     source = ASTSource(
         kernel,
         signature,
@@ -187,10 +175,10 @@ def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[st
     return like_x if name.endswith("_ptr") else "constexpr"
 
 
-def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, ragged: bool, folder: Path) -> Report:
+def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, folder: Path) -> Report:
     import triton
 
-    compiled = _compiled(spec, dtype, direction, arch, ragged=ragged)
+    compiled = _compiled(spec, dtype, direction, arch)
     backend, _, lanes = ARCHS[arch]
     if backend == "cuda":
         code, registers, spilled = _read_cubin(compiled.asm["cubin"], folder)
@@ -200,7 +188,7 @@ def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, ragged: boo
         registers, spilled = used["vgpr_count"], used["vgpr_spill_count"] + used["sgpr_spill_count"]
     elements = 8 * ROWS // (WARPS * int(lanes))
     shared, version = int(compiled.metadata.shared), str(triton.__version__)
-    return Report(spec, dtype, direction, arch, code, elements, registers, spilled, shared, version, ragged)
+    return Report(spec, dtype, direction, arch, code, elements, registers, spilled, shared, version)
 
 
 def _read_cubin(cubin: bytes, folder: Path) -> tuple[disassembly.Code, int, int]:

@@ -93,11 +93,6 @@ class Prediction:
         """Whether all units can keep up with memory."""
         return self.shares[self.tightest] <= 1
 
-    @property
-    def slack(self) -> float:
-        """The share of memory's time that the busiest unit is idle; negative where it does not keep up."""
-        return 1 - self.shares[self.tightest]
-
 
 def predict(arch: str, moved: float, counts: Mapping[str, float]) -> tuple[Prediction, ...]:
     """A prediction for each GPU that runs code for `arch`, from counts per element.

@@ -37,37 +37,13 @@ VALUES = {
     "__getitem__": "a part of it",
     "__setitem__": "a change of a part of it",
 }
-ALIASES = {
-    "absolute": "abs",
-    "arctan": "atan",
-    "clip": "clamp",
-    "expit": "sigmoid",
-    "log_sigmoid": "logsigmoid",
-    "_threshold": "threshold",
-    "negative": "neg",
-    "pos": "positive",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "truediv": "div",
-    "rtruediv": "rdiv",
-    "radd": "add",
-    "rmul": "mul",
-    "invert": "logical_not",
-    "bitwise_not": "logical_not",
-    "bitwise_and": "logical_and",
-    "bitwise_or": "logical_or",
-    "and": "logical_and",
-    "or": "logical_or",
-    "rand": "logical_and",
-    "ror": "logical_or",
-    "less": "lt",
-    "less_equal": "le",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "not_equal": "ne",
-}
+_ALIASES = """
+absolute=abs arctan=atan clip=clamp expit=sigmoid log_sigmoid=logsigmoid _threshold=threshold negative=neg
+pos=positive subtract=sub multiply=mul divide=div true_divide=div truediv=div rtruediv=rdiv radd=add rmul=mul
+invert=logical_not bitwise_not=logical_not bitwise_and=logical_and bitwise_or=logical_or and=logical_and or=logical_or
+rand=logical_and ror=logical_or less=lt less_equal=le greater=gt greater_equal=ge not_equal=ne
+"""
+ALIASES = dict(pair.split("=") for pair in _ALIASES.split())
 
 
 def by_name(name: str) -> str:

@@ -1,9 +1,6 @@
-"""Rewrites from a definition to a kernel; each docstring says which digits or instructions the rewrite saves.
+"""Rewrites from a definition to a kernel; each docstring says which digits or instructions the rewrite saves."""
 
-`DEFINITION` runs on f before it is differentiated, `VALUE` on f afterwards, `DERIVATIVE` on f' and on formulas.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import sympy
 from sympy import Expr, Wild, exp, log
@@ -94,32 +91,22 @@ def without_zero_sides(expression: Expr) -> Expr:
     )
 
 
-DEFINITION: dict[str, Pass] = {
-    rewrite.__name__: rewrite
-    for rewrite in (softplus_by_name, sigmoid_by_name, logistic, quotient_of_exponentials, shrink)
-}
-VALUE: dict[str, Pass] = {rewrite.__name__: rewrite for rewrite in (logarithms_of_growth, balanced)}
-DERIVATIVE: dict[str, Pass] = {
-    rewrite.__name__: rewrite for rewrite in (pythagoras, hyperbolic, reciprocals, balanced, finer, without_zero_sides)
-}
-
-
 def definition(expression: Expr) -> Expr:
     """f, as it is differentiated."""
-    for rewrite in DEFINITION.values():
-        expression = rewrite(expression)
-    return expression
+    return _through((softplus_by_name, sigmoid_by_name, logistic, quotient_of_exponentials, shrink), expression)
 
 
 def value(expression: Expr) -> Expr:
     """f, after `definition`, as kernels compute it."""
-    for rewrite in VALUE.values():
-        expression = rewrite(expression)
-    return expression
+    return _through((logarithms_of_growth, balanced), expression)
 
 
 def derivative(expression: Expr) -> Expr:
     """f', or a formula for it, as kernels compute it."""
-    for rewrite in DERIVATIVE.values():
+    return _through((pythagoras, hyperbolic, reciprocals, balanced, finer, without_zero_sides), expression)
+
+
+def _through(passes: Iterable[Pass], expression: Expr) -> Expr:
+    for rewrite in passes:
         expression = rewrite(expression)
     return expression

@@ -32,29 +32,25 @@ class Condition(Function):
 class below(Condition):
     """a < b."""
 
-    nargs = 2
-    sign = "<"
+    nargs, sign = 2, "<"
 
 
 class at_most(Condition):
     """a <= b."""
 
-    nargs = 2
-    sign = "<="
+    nargs, sign = 2, "<="
 
 
 class both(Condition):
     """Both conditions hold."""
 
-    nargs = 2
-    sign = "&"
+    nargs, sign = 2, "&"
 
 
 class either(Condition):
     """At least one of two conditions holds."""
 
-    nargs = 2
-    sign = "|"
+    nargs, sign = 2, "|"
 
 
 class opposite(Condition):

@@ -149,10 +149,8 @@ class ElementwisePrinter(CodePrinter):
 
     def _write_Pow(self, expr: Expr) -> str:
         base, exponent = expr.args
-        if exponent == sympy.Rational(1, 2):
-            return self._call("sqrt", base)
-        if exponent == sympy.Rational(-1, 2):
-            return self._call("rsqrt", base)
+        if exponent in (Rational(1, 2), Rational(-1, 2)):
+            return self._call("sqrt" if exponent.is_positive else "rsqrt", base)
         if base == 2:
             return self._call("exp2", exponent)
         if exponent.is_Integer and exponent.is_negative:
@@ -193,10 +191,10 @@ class ElementwisePrinter(CodePrinter):
         return text
 
     def _write_And(self, expr: Expr) -> str:
-        return f"({' & '.join(self._print(argument) for argument in sorted(expr.args, key=sympy.default_sort_key))})"
+        sign = " & " if isinstance(expr, sympy.And) else " | "
+        return f"({sign.join(map(self._print, sorted(expr.args, key=sympy.default_sort_key)))})"
 
-    def _write_Or(self, expr: Expr) -> str:
-        return f"({' | '.join(self._print(argument) for argument in sorted(expr.args, key=sympy.default_sort_key))})"
+    _write_Or = _write_And
 
     def _write_Not(self, expr: Expr) -> str:
         return f"(~{self._print(expr.args[0])})"

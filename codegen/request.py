@@ -52,10 +52,7 @@ class Request:
     def spec(self) -> KernelSpec:
         """The kernel.
 
-        Raises
-        ------
-        InputError
-            For a function that the method cannot serve, and for a missing coefficient file.
+        Raises `InputError` for a function that the method cannot serve, and for a missing coefficient file.
         """
         _ = self.file
         try:
@@ -78,13 +75,7 @@ class Request:
 
     @property
     def file(self) -> File | None:
-        """The coefficient file that the method needs, or None.
-
-        Raises
-        ------
-        InputError
-            Where there is no such file.
-        """
+        """The coefficient file that the method needs, or None; raises `InputError` where there is no such file."""
         match self.method.fit:
             case "fewbit":
                 return self._table()

@@ -145,10 +145,7 @@ class Elementwise:
     def program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The traced function for these constants; it is traced once.
 
-        Raises
-        ------
-        KernelError
-            As `elementwise` does.
+        Raises `KernelError` as `elementwise` does.
         """
         args = tuple(self._plain(value, "an argument") for value in args)
         kwargs = {name: self._plain(value, name) for name, value in kwargs.items()}

@@ -15,19 +15,9 @@ from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, CODE
 
 
 def emit(request: Request, target: str) -> str:
-    """The text of the module.
+    """The text of the module, for the target "triton" or "torch".
 
-    Parameters
-    ----------
-    request
-        What to emit.
-    target
-        One of TARGETS: "triton" or "torch".
-
-    Raises
-    ------
-    InputError
-        For what cannot be emitted, with the reason.
+    Raises `InputError` for what cannot be emitted, with the reason.
     """
     if target not in TARGETS:
         raise InputError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")

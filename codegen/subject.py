@@ -103,17 +103,9 @@ class Subject:
 
 
 def of_catalogue(name: str) -> Subject:
-    """A function of the catalogue with free parameters and its packaged files.
+    """A function of the catalogue by its name, with free parameters and the packaged files for their defaults.
 
-    Parameters
-    ----------
-    name
-        A name of the catalogue. The files are those for its default parameters.
-
-    Raises
-    ------
-    InputError
-        For an unknown name.
+    Raises `InputError` for an unknown name.
     """
     activation = get(name)
     newest = {entry.name: entry for entry in available() if entry.function == activation.name}
@@ -125,23 +117,10 @@ def of_catalogue(name: str) -> Subject:
 
 
 def of_one(activation: Activation, path: Path | None = None) -> Subject:
-    """Any function with numbers as its parameters, and with one file or none.
+    """Any function with numbers as its parameters, and with the coefficient file at `path` or none.
 
-    Parameters
-    ----------
-    activation
-        The function.
-    path
-        Its coefficient file.
-
-    Raises
-    ------
-    InputError
-        For a file of another function, and for a joint code, which no emitted kernel reads.
-    CoefficientError
-        For a file that breaks a rule.
-    OSError
-        For a file that cannot be read.
+    Raises `InputError` for a file of another function, and for a joint code, which no emitted kernel reads;
+    `CoefficientError` for a file that breaks a rule, `OSError` for one that cannot be read.
     """
     return Subject(activation, (), {}) if path is None else of_document(activation, str(path), load(path))
 

@@ -8,6 +8,7 @@ the reason.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import sympy
@@ -192,18 +193,17 @@ class Trace:
     several: bool
 
 
-def trace(function: Callable[..., object], *args: object, **kwargs: object) -> Trace:
+def trace(
+    function: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] = MappingProxyType({}),
+    recorded: Callable[[], bool] = lambda: True,
+) -> Trace:
     """The function's formulas, by calling it with a stand-in and these further arguments.
 
-    Raises `InputError` for an operation that is not element-wise in its one tensor.
+    Raises `InputError` for an operation that is not element-wise in its one tensor, and for one done where `recorded()`
+    says that torch does not record it for backward.
     """
-    return trace_recorded(function, lambda: True, args, kwargs)
-
-
-def trace_recorded(
-    function: Callable[..., object], recorded: Callable[[], bool], args: Sequence[object], kwargs: Mapping[str, object]
-) -> Trace:
-    """As `trace`; each operation is refused where `recorded()` says that torch does not record it for backward."""
     with distribute(False):  # (x - 3)*100 has digits that 100*x - 300 loses
         returned = _called(function, Traced(x, recorded=recorded), args, kwargs)
     several = type(returned) is tuple

@@ -5,20 +5,11 @@ from typing import Any, NamedTuple
 
 
 class CutOutput(NamedTuple):
-    """One stored output whose interval is not cut at itself. All are numbers of float32.
+    """One stored output whose interval is not cut at itself. All are numbers of float32."""
 
-    Attributes
-    ----------
-    output : float
-        The stored output.
-    border : float
-        The second bit of an x that is stored so tells whether |f(x)| < |border|.
-    inner, outer : float
-        What backward takes instead of y where that holds, and where it does not.
-    """
-
-    output: float
-    border: float
+    output: float  # the stored output
+    border: float  # the second bit of an x that is stored so tells whether |f(x)| < |border|
+    # inner, outer: what backward takes instead of y where that holds, and where it does not
     inner: float
     outer: float
 

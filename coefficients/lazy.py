@@ -14,21 +14,11 @@ def lazily(
     The first use of a name imports its module, and no other. Modules of `homes` and `modules` that are directly in the
     package are attributes of it too, as if they were imported.
 
-    Parameters
-    ----------
-    package
-        The package.
-    homes
-        The public names that each module defines, by the module's name within the package.
-    modules
-        Further modules of it.
-    torch
-        The message of ImportError where PyTorch is missing.
-
-    Raises
-    ------
-    ImportError
-        By a use of a name, whatever its module raised: Python would hide an AttributeError as a name that is missing.
+    homes: the public names that each module defines, by the module's name within the package.
+    modules: further modules of it.
+    torch: the message of ImportError where PyTorch is missing.
+    Raises `ImportError` by a use of a name, whatever its module raised: Python would hide an AttributeError as a
+    name that is missing.
     """
     names = {name: home for home, of_home in homes.items() for name in of_home}
     direct = {name for name in (*homes, *modules) if "." not in name}

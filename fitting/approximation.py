@@ -32,36 +32,20 @@ GAP = 0.01  # the target gap of tables fitted here; half of them are far closer 
 
 @dataclass(frozen=True)
 class Approximation:
-    """An approximation q of f', at points x.
+    """An approximation q of f', at points x."""
 
-    Attributes
-    ----------
-    activation, weight, domain
-        f, the distribution of x, and the ends of x.
-    label : str
-        How q is computed, in words.
-    bits : int
-        Saved for each element; if q reads the output, beside it.
-    x, q : float64 array (n,)
-        Increasing points, two of them around each jump, and q there.
-    error : float
-        ∫ (f' - q)² w over the domain. If q reads a stored output, the integral is over all x of its dtype.
-    linf : float
-        The largest |f' - q| on the domain.
-    error_floor : ErrorFloor or None
-        The error floor of the stored output, if q reads it.
-    """
-
+    # activation, weight, domain: f, the distribution of x, and the ends of x
     activation: Activation
-    label: str
-    bits: int
+    label: str  # how q is computed, in words
+    bits: int  # saved for each element; if q reads the output, beside it
     weight: Weight
     domain: tuple[float, float]
+    # x, q: float64 (n,): increasing points, two of them around each jump, and q there
     x: Array
     q: Array
-    error: float
-    linf: float
-    error_floor: ErrorFloor | None = None
+    error: float  # ∫ (f' - q)² w over the domain. If q reads a stored output, the integral is over all x of its dtype.
+    linf: float  # the largest |f' - q| on the domain
+    error_floor: ErrorFloor | None = None  # the error floor of the stored output, if q reads it
 
     @property
     def derivative(self) -> Array:
@@ -109,23 +93,12 @@ def from_output(
 ) -> Approximation:
     """f' by formulas of the stored output y.
 
-    Parameters
-    ----------
-    activation : Activation
-        A function of the catalogue.
-    dtype : str
-        Of y: "bfloat16", "float16" or "float32".
-    weight : Weight, optional
-        The distribution of x for the error; uniform by default.
-    domain : (float, float), optional
-        The ends of x; by default the weight's own.
-    paper : bool
-        Whether to take the InvAct paper's formulas, instead of the stored ones for the dtype.
-
-    Raises
-    ------
-    InputError
-        If there are no such formulas, or weight, domain or dtype are not valid.
+    activation: a function of the catalogue.
+    dtype: of y: "bfloat16", "float16" or "float32".
+    weight: the distribution of x for the error; uniform by default.
+    domain: the ends of x; by default the weight's own.
+    paper: whether to take the InvAct paper's formulas, instead of the stored ones for the dtype.
+    Raises `InputError` if there are no such formulas, or weight, domain or dtype are not valid.
     """
     weight = weight or uniform()
     domain = check_arguments(activation, 1, "best", weight, domain)
@@ -171,23 +144,15 @@ def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors ∫ (f' - q)² dx on [-10, 10] of one function, by bits saved for each element.
-
-    Attributes
-    ----------
-    contiguous, shared : dict of int to float
-        Errors of few-bit tables, by bits.
-    printed : dict of int to float
-        Errors in Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
-    outputs, paper : dict of str to (int, float)
-        Bits and error of the stored formulas of y, and of the InvAct paper's, by dtype of y.
-    """
+    """Errors ∫ (f' - q)² dx on [-10, 10] of one function, by bits saved for each element."""
 
     activation: Activation
+    # contiguous, shared: errors of few-bit tables, by bits
     contiguous: dict[int, float]
     shared: dict[int, float]
+    # outputs, paper: bits and error of the stored formulas of y, and of the InvAct paper's, by dtype of y
     outputs: dict[str, tuple[int, float]]
-    printed: dict[int, float]
+    printed: dict[int, float]  # errors in Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|
     paper: dict[str, tuple[int, float]]
 
 

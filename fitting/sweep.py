@@ -18,21 +18,10 @@ def run(
 ) -> Generator[Result, None, None]:
     """`work(*task)` for each task, in their order, as they are done. Closing the generator stops the work.
 
-    Parameters
-    ----------
-    work : callable
-        The function to run.
-    tasks : iterable of tuple
-        Its arguments in each run.
-    jobs : int
-        Worker processes; -1 for one a core.
-    scheduler : str, optional
-        Address of a Dask scheduler that does the work instead; its workers must have this package.
-
-    Raises
-    ------
-    InputError
-        If the scheduler cannot be reached.
+    tasks: the arguments of `work` in each run.
+    jobs: worker processes; -1 for one a core.
+    scheduler: address of a Dask scheduler that does the work instead; its workers must have this package.
+    Raises `InputError` if the scheduler cannot be reached.
     """
     from joblib import Parallel, delayed, parallel_config  # here, as most runs fit one table
 

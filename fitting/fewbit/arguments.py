@@ -13,10 +13,7 @@ def check_arguments(
 ) -> tuple[float, float]:
     """The domain to use: by default the weight's own.
 
-    Raises
-    ------
-    InputError
-        For the first argument that breaks its rule.
+    Raises `InputError` for the first argument that breaks its rule.
     """
     check_activation(activation)
     check_bits(bits)

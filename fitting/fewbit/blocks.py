@@ -201,22 +201,11 @@ def best_cuts(sums: Floats, turns: Ints, k: int, margin: float) -> Ints:
     Time: O(k n log n) for monotone values, see `dp.partition` for others. Memory: O(n), as a search too big for a table
     finds its middle cut only and leaves two searches of half the layers (Hirschberg), for about twice the time.
 
-    Parameters
-    ----------
-    sums : float64 array (n + 1, 3 + 2 d)
-        Sums over the atoms before each one of mass (high and low part), of mass * |value|^2, and of mass * value (high
-        and low part) for each of the value's d components; d is 1 or 2.
-    turns : int64 array
-        As from `dp.turning_points`.
-    k : int
-        The number of segments.
-    margin : float
-        See the top.
-
-    Returns
-    -------
-    int64 array (k - 1,)
-        Increasing positions.
+    sums, float64 (n + 1, 3 + 2 d): sums over the atoms before each one of mass (high and low part), of mass *
+        |value|^2, and of mass * value (high and low part) for each of the value's d components; d is 1 or 2.
+    turns: as from `dp.turning_points`.
+    margin: see the top.
+    Returns int64 array (k - 1,): increasing positions.
     """
     cuts = np.empty(k - 1, np.int64)
     todo = [(0, len(sums) - 1, 0, k)]  # atoms a .. b-1 are to be segments done .. done + k - 1

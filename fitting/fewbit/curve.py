@@ -23,24 +23,14 @@ LOOSE = 1.1  # how far a known bound of |f''| may overestimate the variation of 
 
 @dataclass(frozen=True)
 class Run:
-    """A closed interval inside one smooth piece on which f' is monotone.
+    """A closed interval inside one smooth piece on which f' is monotone."""
 
-    Attributes
-    ----------
-    lo, hi : float
-        Its ends.
-    piece : Piece
-        The piece.
-    direction : int
-        1 where f' rises, -1 where it falls, 0 where it is constant.
-    first, last : float
-        f' at the ends.
-    """
-
+    # lo, hi: its ends
     lo: float
     hi: float
     piece: Piece
-    direction: int
+    direction: int  # 1 where f' rises, -1 where it falls, 0 where it is constant
+    # first, last: f' at the ends
     first: float
     last: float
 

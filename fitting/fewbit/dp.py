@@ -23,21 +23,11 @@ TINY = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Segments between neighbours of 0, *cuts, n.
+    """Segments between neighbours of 0, *cuts, n."""
 
-    Attributes
-    ----------
-    cuts : int64 array (segments - 1,)
-        Increasing, each the index of the first atom with mass of its segment.
-    cost : float
-        Their total cost, from each segment's own mean.
-    slack : float
-        The least cost possible, in exact arithmetic, lies within cost - slack .. cost + slack.
-    """
-
-    cuts: Ints
-    cost: float
-    slack: float
+    cuts: Ints  # int64 (segments - 1,): increasing, each the index of the first atom with mass of its segment
+    cost: float  # their total cost, from each segment's own mean
+    slack: float  # the least cost possible, in exact arithmetic, lies within cost - slack .. cost + slack.
 
 
 def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
@@ -49,21 +39,9 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     Time: O(k n log n) for sorted values, little more for few turning points (of any component), O(k n^2) for the
     worst noise. Memory: O(n).
 
-    Parameters
-    ----------
-    values : array_like (n,) or (n, 2)
-        Finite.
-    masses : array_like (n,)
-        Finite and at least 0. Atoms without mass change nothing.
-    k : int
-        The number of segments.
-
-    Raises
-    ------
-    InputError
-        For bad arguments.
-    OverflowError
-        For a cost beyond float64.
+    values, (n,) or (n, 2): finite.
+    masses, (n,): finite and at least 0; atoms without mass change nothing.
+    Raises `InputError` for bad arguments, `OverflowError` for a cost beyond float64.
     """
     if k < 1:
         raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")
@@ -84,31 +62,16 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """The atoms with mass, centred and scaled by powers of two, ready for a search.
+    """The atoms with mass, centred and scaled by powers of two, ready for a search."""
 
-    Attributes
-    ----------
-    places : int64 array (m,)
-        Their indices in the input.
-    p, u : float64 arrays (m, d) and (m,)
-        Values and masses, below 1 in size; empty without mass, as are the next two.
-    starts : int64 array (r,)
-        The first atom of each run of equal values; cuts are made there only.
-    sums : float64 array (r + 1, 3 + 2 d)
-        As from `prefix_sums`.
-    exponent : int
-        Costs are 2**exponent times what p and u give.
-    noise : float
-        The unit of the bounds on rounding, see `rounding_slack`.
-    """
-
-    places: Ints
+    places: Ints  # int64 (m,): their indices in the input
+    # p, u: float64 (m, d) and (m,): values and masses, below 1 in size; empty without mass, as are the next two
     p: Floats
     u: Floats
-    starts: Ints
-    sums: Floats
-    exponent: int
-    noise: float
+    starts: Ints  # int64 (r,): the first atom of each run of equal values; cuts are made there only
+    sums: Floats  # float64 (r + 1, 3 + 2 d): as from `prefix_sums`
+    exponent: int  # costs are 2**exponent times what p and u give
+    noise: float  # the unit of the bounds on rounding, see `rounding_slack`
 
     def cost(self, cuts: Ints) -> float:
         """The cost of the segments between `cuts`, which are indices of runs of equal values."""

@@ -39,14 +39,9 @@ def priced_cuts(sums: Floats, price: float, margin: float) -> tuple[float, Ints]
 
     Time: O(n sqrt(n / segments)) on smooth curves. Memory: O(n).
 
-    Parameters
-    ----------
-    sums : float64 array (n + 1, 5)
-        As in `blocks.best_cuts`.
-    price : float
-        λ, positive.
-    margin : float
-        See the top.
+    sums, float64 (n + 1, 5): as in `blocks.best_cuts`.
+    price: λ, positive.
+    margin: see the top.
     """
     n = len(sums) - 1
     least = np.zeros(n + 1)
@@ -70,15 +65,8 @@ def priced_cuts(sums: Floats, price: float, margin: float) -> tuple[float, Ints]
 def priced_partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition | None:
     """The best partition into k segments, or None if no price leads to it; its slack is at most that of `dp`.
 
-    Parameters
-    ----------
-    values, masses, k
-        As for `dp.partition`; the costs agree to the sum of both slacks.
-
-    Raises
-    ------
-    InputError, OverflowError
-        As `dp.partition` does.
+    values, masses, k: as for `dp.partition`; the costs agree to the sum of both slacks.
+    Raises `InputError` and `OverflowError` as `dp.partition` does.
     """
     if k < 1:
         raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")

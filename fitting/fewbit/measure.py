@@ -59,17 +59,9 @@ class Cells:
 class Measure:
     """f' of an activation on a domain under a weight.
 
-    Parameters
-    ----------
-    activation, weight, domain
-        The activation, the weight and the domain's ends.
-    independent : bool
-        Whether to use other cells, and other points of the weight, than the first measure.
-
-    Raises
-    ------
-    InputError
-        For a weight that is negative, not finite or zero on the domain, and for an f' that is not bounded there.
+    independent: whether to use other cells, and other points of the weight, than the first measure.
+    Raises `InputError` for a weight that is negative, not finite or zero on the domain, and for an f' that is not
+    bounded there.
     """
 
     def __init__(

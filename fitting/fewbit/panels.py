@@ -50,25 +50,14 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Panels:
-    """Polynomials that stand for a function g on an interval.
+    """Polynomials that stand for a function g on an interval."""
 
-    Attributes
-    ----------
-    edges : float64 array (m + 1,)
-        Increasing; a panel lies between two neighbours.
-    centre, half : float64 arrays (m,)
-        Of the panels; `half` is rounded up.
-    coefficients : float64 array (m, N)
-        Of T_0 ... T_(N-1).
-    radius : float64 array (m,)
-        Bounds of the errors of `at` and `means`.
-    """
-
-    edges: Array
+    edges: Array  # float64 (m + 1,): increasing; a panel lies between two neighbours
+    # centre, half: float64 (m,): of the panels; `half` is rounded up
     centre: Array
     half: Array
-    coefficients: Array
-    radius: Array
+    coefficients: Array  # float64 (m, N): of T_0 ... T_(N-1).
+    radius: Array  # float64 (m,): bounds of the errors of `at` and `means`
 
     def at(self, points: Array, panels: NDArray[np.int64]) -> Array:
         """g at each of `points`, which lie in these panels, to their `radius`."""

@@ -24,21 +24,11 @@ _BARYCENTRIC = (-1.0) ** np.arange(12) * np.sqrt((1 - _ROOTS**2) * _WEIGHTS)
 def refined(density: Callable[[Array], Array], landmarks: Array, edges: Array, offset: float) -> tuple[Array, float]:
     """`edges` and more between them, so that points and nodes agree on each cell, to `UNSEEN` of the mass.
 
-    Parameters
-    ----------
-    density : callable
-        The density.
-    landmarks : float64 array
-        Increasing, the domain's ends among them.
-    edges : float64 array
-        Of the cells.
-    offset : float
-        In (0, 1): where in its stratum each point lies.
-
-    Returns
-    -------
-    edges, mass
-        The edges, and the mass not claimed by nodes: more than rounding for a density of many peaks, or noise.
+    landmarks: increasing, the domain's ends among them.
+    edges: of the cells.
+    offset: in (0, 1): where in its stratum each point lies.
+    Returns the edges, and the mass not claimed by nodes: more than rounding for a density of many
+    peaks, or noise.
     """
     count = max(FEWEST, POINTS // (len(landmarks) - 1))
     lengths = np.diff(landmarks) / count

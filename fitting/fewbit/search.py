@@ -29,24 +29,12 @@ def _silent(_: str) -> None:
 
 @dataclass(frozen=True)
 class Effort:
-    """How far a search goes.
+    """How far a search goes."""
 
-    Attributes
-    ----------
-    gap : float or None
-        Relative, at which it ends; None: the one of `target_gap`.
-    deadline : float
-        Of `time.monotonic`, after which no further round begins.
-    sought : float
-        The error that suffices; the search ends once the lower bound is above it.
-    report : callable
-        Called with a text in each round.
-    """
-
-    gap: float | None = None
-    deadline: float = math.inf
-    sought: float = math.inf
-    report: Callable[[str], None] = _silent
+    gap: float | None = None  # relative, at which it ends; None: the one of `target_gap`
+    deadline: float = math.inf  # of `time.monotonic`, after which no further round begins
+    sought: float = math.inf  # the error that suffices; the search ends once the lower bound is above it
+    report: Callable[[str], None] = _silent  # called with a text in each round
 
     def late(self) -> bool:
         """Whether the time is up."""
@@ -61,27 +49,13 @@ def target_gap(k: int) -> float:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The outcome of a search.
+    """The outcome of a search."""
 
-    Attributes
-    ----------
-    steps : Steps
-        The best.
-    error : float
-        Their error by the search's measure.
-    bound : float
-        A lower bound of the error.
-    exact : bool
-        Whether they are f' itself.
-    cut_short : bool
-        Whether time was up before the search was done.
-    """
-
-    steps: Steps
-    error: float
-    bound: float
-    exact: bool = False
-    cut_short: bool = False
+    steps: Steps  # the best
+    error: float  # their error by the search's measure
+    bound: float  # a lower bound of the error
+    exact: bool = False  # whether they are f' itself
+    cut_short: bool = False  # whether time was up before the search was done
 
 
 def search(measure: Measure, k: int, shared: bool, effort: Effort) -> SearchResult:

@@ -13,21 +13,11 @@ from actfit.fitting.fewbit.moments import Moments
 
 @dataclass(frozen=True)
 class Steps:
-    """q(x) = levels[codes[i]] for borders[i-1] < x <= borders[i].
+    """q(x) = levels[codes[i]] for borders[i-1] < x <= borders[i]."""
 
-    Attributes
-    ----------
-    borders : float64 array (n - 1,)
-        Increasing: the borders between n intervals.
-    codes : int64 array (n,)
-        The code of each interval.
-    levels : float64 array
-        Increasing.
-    """
-
-    borders: Array
-    codes: Indices
-    levels: Array
+    borders: Array  # float64 (n - 1,): increasing: the borders between n intervals
+    codes: Indices  # int64 (n,): the code of each interval
+    levels: Array  # float64: increasing
 
     def __call__(self, points: Array) -> Array:
         """q at `points`."""

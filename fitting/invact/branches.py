@@ -55,24 +55,14 @@ class Arc:
 
 @dataclass(frozen=True)
 class Branch:
-    """An interval of x on which f is monotone: what one value of the stored bit stands for.
+    """An interval of x on which f is monotone: what one value of the stored bit stands for."""
 
-    Attributes
-    ----------
-    lo, hi : float
-        The ends of x; may be infinite.
-    direction : int
-        1 where f rises, -1 where it falls, 0 where it is constant on the whole branch.
-    arcs : tuple of Arc
-        Its smooth parts, by increasing x.
-    kinks : tuple of (float, float)
-        y and f' where two sloping arcs meet; f' there is as the activation defines it.
-    """
-
+    # lo, hi: the ends of x; may be infinite
     lo: float
     hi: float
-    direction: int
-    arcs: tuple[Arc, ...]
+    direction: int  # 1 where f rises, -1 where it falls, 0 where it is constant on the whole branch
+    arcs: tuple[Arc, ...]  # its smooth parts, by increasing x
+    # y and f' where two sloping arcs meet; f' there is as the activation defines it
     kinks: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -83,24 +73,13 @@ class Branch:
 
 @dataclass(frozen=True)
 class Split:
-    """An activation and its branches.
+    """An activation and its branches."""
 
-    Attributes
-    ----------
-    activation : Activation
-        The function f.
-    branches : tuple of Branch
-        Left to right: one branch, which needs no bit, or two, told apart by the bit x >= border.
-    border : float or None
-        T, where the two branches meet.
-    border_is_left : bool
-        Whether T itself belongs to the left branch; then the bit is x > border.
-    """
-
-    activation: Activation
+    activation: Activation  # the function f
+    # left to right: one branch, which needs no bit, or two, told apart by the bit x >= border
     branches: tuple[Branch, ...]
-    border: float | None
-    border_is_left: bool = False
+    border: float | None  # T, where the two branches meet
+    border_is_left: bool = False  # whether T itself belongs to the left branch; then the bit is x > border
 
     @property
     def takes_second_bit(self) -> bool:
@@ -112,10 +91,8 @@ class Split:
 def split(activation: Activation) -> Split:
     """The branches of an activation.
 
-    Raises
-    ------
-    InputError
-        If f has more than two branches, which one bit cannot tell apart, or no limits at -inf and inf.
+    Raises `InputError` if f has more than two branches, which one bit cannot tell apart, or no limits at -inf and
+    inf.
     """
     limits = activation.limits
     if math.isnan(limits.left) or math.isnan(limits.right):

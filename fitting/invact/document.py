@@ -187,15 +187,8 @@ class StoredVariable:
 def candidate_of(branch: dict[str, Any]) -> Candidate:
     """The formula of a stored branch.
 
-    Parameters
-    ----------
-    branch : dict
-        One of `solution.branches` of a document.
-
-    Raises
-    ------
-    InputError
-        If its text is outside the grammar.
+    branch: one of `solution.branches` of a document.
+    Raises `InputError` if its text is outside the grammar.
     """
     constants = {name: float(value) for name, value in branch["constants"].items()}
     s = Y if branch["variable"] is None else read(branch["variable"], constants)

@@ -27,26 +27,16 @@ POINTS = 20_000  # on each branch, for float32
 
 @dataclass(frozen=True)
 class Cells:
-    """The stored outputs of one branch, or a fine sample of them. All attributes are float64 arrays of shape (n,).
+    """The stored outputs of one branch, or a fine sample of them. All attributes are float64 arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    y : array
-        The outputs, increasing; with a second bit, as `cut_output.moved` recovers them.
-    low, high : array
-        Bounds of f'(x) over the x that are stored as y.
-    mean, spread : array
-        Mean and variance of f'(x) over these x.
-    mass : array
-        How often y occurs; the branches of an `ErrorFloor` sum to 1 together.
-    """
-
-    y: Array
+    y: Array  # the outputs, increasing; with a second bit, as `cut_output.moved` recovers them
+    # low, high: bounds of f'(x) over the x that are stored as y
     low: Array
     high: Array
+    # mean, spread: mean and variance of f'(x) over these x
     mean: Array
     spread: Array
-    mass: Array
+    mass: Array  # how often y occurs; the branches of an `ErrorFloor` sum to 1 together
 
     @property
     def middle(self) -> Array:
@@ -61,38 +51,20 @@ class Cells:
 
 @dataclass(frozen=True)
 class ErrorFloor:
-    """The least errors of any function of the stored y and bit: exact for 16-bit formats, by analysis for float32.
+    """The least errors of any function of the stored y and bit: exact for 16-bit formats, by analysis for float32."""
 
-    Attributes
-    ----------
-    split : Split
-        The branches of f.
-    format : Format
-        Of the stored outputs.
-    cells : tuple of Cells
-        The stored outputs of each branch.
-    rms, linf : float
-        No function of y and bit has a root mean square error below `rms`, nor a largest error below `linf`.
-    linf_at : float
-        The y where the largest error is attained.
-    bits : int
-        1: y and the branch are stored. 2: and which way y was rounded.
-    cut : CutOutput or None
-        The output where the second bit tells something else.
-    rounding_rms, rounding_linf : float
-        The errors of f'(x) itself, rounded to the format.
-    """
-
-    split: Split
-    format: Format
-    cells: tuple[Cells, ...]
+    split: Split  # the branches of f
+    format: Format  # of the stored outputs
+    cells: tuple[Cells, ...]  # the stored outputs of each branch
+    # rms, linf: no function of y and bit has a root mean square error below `rms`, nor a largest error below `linf`
     rms: float
     linf: float
-    linf_at: float
+    linf_at: float  # the y where the largest error is attained
+    # rounding_rms, rounding_linf: the errors of f'(x) itself, rounded to the format
     rounding_rms: float
     rounding_linf: float
-    bits: int = 1
-    cut: CutOutput | None = None
+    bits: int = 1  # 1: y and the branch are stored. 2: and which way y was rounded.
+    cut: CutOutput | None = None  # the output where the second bit tells something else
 
     def outputs(self, x: Array) -> Array:
         """The stored outputs at x (any shape), as in `Cells.y`."""
@@ -104,28 +76,13 @@ def information_floor(
 ) -> ErrorFloor:
     """The least errors that outputs stored as `dtype` allow.
 
-    Parameters
-    ----------
-    activation : Activation
-        The function f.
-    dtype : str
-        Of x and of the stored outputs: "bfloat16", "float16" or "float32".
-    weight : Weight
-        The distribution of x; it need not be normalised.
-    bits : int
-        Stored beside y: 1, the branch, or 2, and which way y was rounded.
-    cut : CutOutput, optional
-        With two bits: an output where the second one tells something else, see `second_bit`.
-
-    Returns
-    -------
-    ErrorFloor
-
-    Raises
-    ------
-    InputError
-        If the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f apart, the weight
-        falls on no number of the dtype, or a second bit is of no use.
+    activation: the function f.
+    dtype: of x and of the stored outputs: "bfloat16", "float16" or "float32".
+    weight: the distribution of x; it need not be normalised.
+    bits: stored beside y: 1, the branch, or 2, and which way y was rounded.
+    cut: with two bits: an output where the second one tells something else, see `second_bit`.
+    Raises `InputError` if the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f
+    apart, the weight falls on no number of the dtype, or a second bit is of no use.
     """
     parts, format_ = split(activation), get_format(dtype)
     _check_bits(bits, parts, format_)

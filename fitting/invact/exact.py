@@ -20,17 +20,10 @@ STEPS = 100  # iterations of Newton and bisection: more than enough halvings for
 def derivative_from_output(branch: Branch, y: Array) -> Array:
     """The exact g(y) = f'(f⁻¹(y)) on one branch.
 
-    Parameters
-    ----------
-    branch : Branch
-        Of the activation f.
-    y : float64 array of any shape
-        Outputs. For a y outside the branch's range (rounded below f(T), say) the result is g at the end of the range.
-
-    Returns
-    -------
-    float64 array of the shape of y
-        g, to a few units of the last place of max(1, |g|); NaN for NaN.
+    branch: of the activation f.
+    y: outputs. For a y outside the branch's range (rounded below f(T), say) the result is g at the end of the
+        range.
+    Returns float64 array of the shape of y: g, to a few units of the last place of max(1, |g|); NaN for NaN.
     """
     y = np.asarray(y, dtype=np.float64)
     unclipped = y.ravel()

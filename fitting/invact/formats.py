@@ -10,24 +10,12 @@ from actfit.fitting.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format.
+    """A binary floating-point format."""
 
-    Attributes
-    ----------
-    name : str
-        Of the dtype.
-    precision : int
-        Significant bits, including the hidden bit.
-    lowest : int
-        2**lowest is the smallest normal number.
-    highest : int
-        2**highest is the first power of two beyond the largest number.
-    """
-
-    name: str
-    precision: int
-    lowest: int
-    highest: int
+    name: str  # of the dtype
+    precision: int  # significant bits, including the hidden bit
+    lowest: int  # 2**lowest is the smallest normal number
+    highest: int  # 2**highest is the first power of two beyond the largest number
 
     @property
     def largest(self) -> float:

@@ -20,21 +20,11 @@ from actfit.fitting.invact.variable import S, Variable, Y, constant, with_number
 
 @dataclass(frozen=True)
 class Form:
-    """A formula for g that an engine proposes: an expression in y, s and named constants.
+    """A formula for g that an engine proposes: an expression in y, s and named constants."""
 
-    Attributes
-    ----------
-    expression : Expr
-        In `Y`, `S` and constant(0), constant(1), ...
-    values : tuple of float
-        Of the constants.
-    engine : str
-        The name of the engine.
-    """
-
-    expression: Expr
-    values: tuple[float, ...]
-    engine: str
+    expression: Expr  # in `Y`, `S` and constant(0), constant(1), ...
+    values: tuple[float, ...]  # of the constants
+    engine: str  # the name of the engine
 
     @property
     def constants(self) -> tuple[Symbol, ...]:
@@ -61,18 +51,10 @@ def evaluate(form: Form, y: Array, s: Array) -> Array:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A formula q(y) = form(y, s) with s = variable(y) that can be evaluated and priced.
+    """A formula q(y) = form(y, s) with s = variable(y) that can be evaluated and priced."""
 
-    Attributes
-    ----------
-    form : Form
-        q in y and s. Its constants are float32 numbers, but for closed forms as they are and the paper's.
-    variable : Variable
-        s in y.
-    """
-
-    form: Form
-    variable: Variable
+    form: Form  # q in y and s. Its constants are float32 numbers, but for closed forms as they are and the paper's.
+    variable: Variable  # s in y
 
     def __call__(self, y: Array) -> Array:
         """q at outputs y (float64, any shape), in float64."""

@@ -27,31 +27,16 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """A formula for each branch, priced and judged together: a point of the front.
+    """A formula for each branch, priced and judged together: a point of the front."""
 
-    Attributes
-    ----------
-    candidates : tuple of Candidate
-        The formulas, left to right.
-    scores : tuple of Score
-        The errors of each.
-    price : Price
-        Of all formulas and of the selection between them by the bit.
-    rms, linf : float
-        Total errors |q - f'(x)| over all x, which include the error floor.
-    linf_at : float
-        The output where `linf` is attained.
-    pointwise : float
-        The largest |q - g(y)| at stored outputs.
-    """
-
-    candidates: tuple[Candidate, ...]
-    scores: tuple[Score, ...]
-    price: Price
+    candidates: tuple[Candidate, ...]  # the formulas, left to right
+    scores: tuple[Score, ...]  # the errors of each
+    price: Price  # of all formulas and of the selection between them by the bit
+    # rms, linf: total errors |q - f'(x)| over all x, which include the error floor
     rms: float
     linf: float
-    linf_at: float
-    pointwise: float
+    linf_at: float  # the output where `linf` is attained
+    pointwise: float  # the largest |q - g(y)| at stored outputs
 
     @property
     def engine(self) -> str:

@@ -13,25 +13,14 @@ from actfit.fitting.weights import Weight
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs whose output and f' are finite. All attributes are arrays of shape (n,), float64 but for `right`.
+    """The inputs whose output and f' are finite. All attributes are arrays of shape (n,), float64 but for `right`."""
 
-    Attributes
-    ----------
-    x : array
-        The inputs, increasing.
-    mass : array
-        How often each occurs; not normalised.
-    f, derivative : array
-        f(x), not rounded, and f'(x).
-    right : bool array
-        Whether x is on the right branch.
-    """
-
-    x: Array
-    mass: Array
+    x: Array  # the inputs, increasing
+    mass: Array  # how often each occurs; not normalised
+    # f, derivative: f(x), not rounded, and f'(x)
     f: Array
     derivative: Array
-    right: NDArray[np.bool_]
+    right: NDArray[np.bool_]  # bool: whether x is on the right branch
 
 
 def every_input(parts: Split, format_: Format, weight: Weight) -> Inputs:

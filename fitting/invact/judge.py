@@ -26,24 +26,12 @@ FLOAT32 = 2.0**-20  # the largest error for float32, times the power of two at o
 
 @dataclass(frozen=True)
 class Score:
-    """The errors of one formula on its branch, q being computed in float32.
+    """The errors of one formula on its branch, q being computed in float32."""
 
-    Attributes
-    ----------
-    square : float
-        The branch's part of the mean square of q - E[f' | y].
-    linf : float
-        The largest |q - f'(x)| over all x.
-    linf_at : float
-        The output y where it is attained.
-    pointwise : float
-        The largest |q - g(y)| at stored outputs.
-    """
-
-    square: float
-    linf: float
-    linf_at: float
-    pointwise: float
+    square: float  # the branch's part of the mean square of q - E[f' | y]
+    linf: float  # the largest |q - f'(x)| over all x
+    linf_at: float  # the output y where it is attained
+    pointwise: float  # the largest |q - g(y)| at stored outputs
 
     @property
     def finite(self) -> bool:
@@ -54,12 +42,8 @@ class Score:
 class Judge:
     """Judges formulas on one branch: holds its stored outputs and the exact g there.
 
-    Parameters
-    ----------
-    index : int
-        Of the branch: 0, or 1 for the right one of two.
-    error_floor : ErrorFloor
-        The branches and the stored outputs.
+    index: of the branch: 0, or 1 for the right one of two.
+    error_floor: the branches and the stored outputs.
     """
 
     def __init__(self, index: int, error_floor: ErrorFloor) -> None:
@@ -121,20 +105,11 @@ def float32_outputs(branch: Branch, count: int) -> Array:
 
 @dataclass(frozen=True)
 class Rule:
-    """The errors that a fit may have; infinite where the rule sets no limit.
+    """The errors that a fit may have; infinite where the rule sets no limit."""
 
-    Attributes
-    ----------
-    text : str
-        The rule in words, as files and reports have it.
-    square : float
-        The mean square that may be added to the error floor's.
-    linf, pointwise : float
-        As in `Score`.
-    """
-
-    text: str
-    square: float = math.inf
+    text: str  # the rule in words, as files and reports have it
+    square: float = math.inf  # the mean square that may be added to the error floor's
+    # linf, pointwise: as in `Score`
     linf: float = math.inf
     pointwise: float = math.inf
 
@@ -173,17 +148,9 @@ def rule_for(error_floor: ErrorFloor, max_error: float | None = None) -> Rule:
 
     If rounding f' itself to the dtype costs more than the error floor, the shares are of that cost.
 
-    Parameters
-    ----------
-    error_floor : ErrorFloor
-        Of the activation and dtype.
-    max_error : float, optional
-        The largest |q - g| allowed, instead of the dtype's own rule.
-
-    Raises
-    ------
-    InputError
-        If float32 cannot tell `max_error` from 0.
+    error_floor: of the activation and dtype.
+    max_error: the largest |q - g| allowed, instead of the dtype's own rule.
+    Raises `InputError` if float32 cannot tell `max_error` from 0.
     """
     largest = max(float(abs(cells.middle).max()) for cells in error_floor.cells)
     if max_error is not None:

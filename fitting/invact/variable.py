@@ -34,34 +34,21 @@ class Variable:
 
     Near T g is smooth in s = |y - f(T)|**(1/order) and not in y. In files the constants of s have these names: `t`, or
     `t` + `t_low` where one float32 is not enough, is f(T); s stops at `low` and `high`.
-
-    Attributes
-    ----------
-    order : int
-        The degree of the root.
-    anchor, anchor_low : float or None, float
-        f(T), and the rest of it beyond one float32.
-    upward : bool
-        Whether y lies above f(T).
-    even : bool
-        Whether s is a function of |y|.
-    low, high : float or None
-        Where s stops. A positive `low` serves the outputs stored next to f(T), each of which stands for many x.
-    negative : bool
-        Whether s < 0: for the left branch where both share one formula.
-    end : float or None
-        The finite limit of y at which f' vanishes again. Then s is tan(θ/2) on the half circle from f(T) to the end,
-        which softens the logarithm that g has there.
     """
 
-    order: int = 1
+    order: int = 1  # the degree of the root
+    # anchor, anchor_low: f(T), and the rest of it beyond one float32
     anchor: float | None = None
     anchor_low: float = 0.0
-    upward: bool = True
-    even: bool = False
+    upward: bool = True  # whether y lies above f(T)
+    even: bool = False  # whether s is a function of |y|
+    # low, high: where s stops. A positive `low` serves the outputs stored next to f(T), each of which stands for
+    # many x.
     low: float | None = None
     high: float | None = None
-    negative: bool = False
+    negative: bool = False  # whether s < 0: for the left branch where both share one formula
+    # the finite limit of y at which f' vanishes again. Then s is tan(θ/2) on the half circle from f(T) to the
+    # end, which softens the logarithm that g has there.
     end: float | None = None
 
     @property

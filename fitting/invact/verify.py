@@ -35,17 +35,8 @@ def verify(document: Document, weights: Sequence[Weight] = ()) -> tuple[list[str
     The other rows of the front cannot be verified, as files do not hold them, nor can what depends on samples or a
     Python density that is not among `weights`.
 
-    Parameters
-    ----------
-    document : dict
-        That passed its schema.
-    weights : sequence of Weight
-        Those that files hold by a hash or a name only.
-
-    Returns
-    -------
-    problems, unverified : list of str
-        What is wrong with its numbers, and what could not be verified.
+    weights: those that files hold by a hash or a name only.
+    Returns what is wrong with its numbers, and what could not be verified.
     """
     try:
         with np.errstate(all="ignore"):

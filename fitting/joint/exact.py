@@ -35,22 +35,15 @@ TOLERANCE = flint.arb(2) ** -100  # of the integral of |F - c|² w, relative to 
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition of the domain, in x order; each cell inside one run of the curve.
+    """A partition of the domain, in x order; each cell inside one run of the curve."""
 
-    Attributes
-    ----------
-    lo, hi : float64 array (n,)
-        Their ends.
-    steepest, highest : float64 array (n,)
-        Bounds of |F'| and of w; inf or NaN where none is found.
-    low, high : float64 array (n, 2)
-        Corners of a box that holds the curve there.
-    """
-
+    # lo, hi: float64 (n,): their ends
     lo: Array
     hi: Array
+    # steepest, highest: float64 (n,): bounds of |F'| and of w; inf or NaN where none is found
     steepest: Array
     highest: Array
+    # low, high: float64 (n, 2): corners of a box that holds the curve there
     low: Array
     high: Array
 
@@ -69,29 +62,17 @@ class Cells:
 
 @dataclass(frozen=True)
 class ProvenCells:
-    """What a bound needs of all cells.
+    """What a bound needs of all cells."""
 
-    Attributes
-    ----------
-    mass : float64 array (n,)
-        Masses; 0 where one is not told from 0.
-    mean : float64 array (n, 2)
-        Mean points.
-    spare, spread : float
-        Upper bounds of sqrt(μσ) and of σ.
-    length, diameter : float
-        Upper bounds of the curve's length and of the distance of two points of it.
-    inside : float
-        A lower bound of the sum of σ, less what the errors of masses and means can do.
-    """
-
-    mass: Array
-    mean: Array
+    mass: Array  # float64 (n,): masses; 0 where one is not told from 0
+    mean: Array  # float64 (n, 2): mean points
+    # spare, spread: upper bounds of sqrt(μσ) and of σ
     spare: float
     spread: float
+    # length, diameter: upper bounds of the curve's length and of the distance of two points of it
     length: float
     diameter: float
-    inside: float
+    inside: float  # a lower bound of the sum of σ, less what the errors of masses and means can do
 
 
 class ExactPlane:

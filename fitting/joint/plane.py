@@ -41,25 +41,14 @@ class Moments:
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition of the domain, in x order; each component of the curve is monotone on each cell.
+    """A partition of the domain, in x order; each component of the curve is monotone on each cell."""
 
-    Attributes
-    ----------
-    lo, hi : float64 array (n,)
-        Their ends.
-    moments : Moments
-        Moments of the curve on each cell.
-    change : float64 array (n, 2)
-        The variation of each component on each cell.
-    doubt : float64 array (n,)
-        A bound on the quadrature error of the moments, in units of the error of a code.
-    """
-
+    # lo, hi: float64 (n,): their ends
     lo: Array
     hi: Array
-    moments: Moments
-    change: Array
-    doubt: Array
+    moments: Moments  # moments of the curve on each cell
+    change: Array  # float64 (n, 2): the variation of each component on each cell
+    doubt: Array  # float64 (n,): A bound on the quadrature error of the moments, in units of the error of a code
 
     @property
     def spread(self) -> Array:
@@ -93,19 +82,9 @@ class Cells:
 class Plane:
     """The curve of an activation on a domain, under a weight that has a density.
 
-    Parameters
-    ----------
-    activation, weight, domain
-        The activation, the weight and the domain's ends.
-    output_weight : float
-        λ: the factor of the error of f beside that of f'.
-    independent : bool
-        Whether to use other cells than the first plane.
-
-    Raises
-    ------
-    InputError
-        As `Measure` does, and for an f that is not bounded on the domain.
+    output_weight: λ: the factor of the error of f beside that of f'.
+    independent: whether to use other cells than the first plane.
+    Raises `InputError` as `Measure` does, and for an f that is not bounded on the domain.
     """
 
     def __init__(

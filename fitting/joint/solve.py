@@ -31,52 +31,32 @@ DEFAULT_WEIGHT = "norm"
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a joint code is from f' and f, and how far it can be from the best.
+    """How far a joint code is from f' and f, and how far it can be from the best."""
 
-    Attributes
-    ----------
-    derivative, output : float
-        ∫ (f' - q)² w and ∫ (f - y)² w over the domain.
-    total : float
-        derivative + λ output.
-    derivative_share, output_share : float
-        √(derivative / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares; 0 where both integrals are.
-    lower_bound : float
-        No code of as many levels on successive intervals has a total below it.
-    gap : float
-        (total - lower_bound) / total.
-    """
-
+    # derivative, output: ∫ (f' - q)² w and ∫ (f - y)² w over the domain
     derivative: float
     output: float
-    total: float
+    total: float  # derivative + λ output
+    # derivative_share, output_share: √(derivative / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares;
+    # 0 where both integrals are
     derivative_share: float
     output_share: float
-    lower_bound: float
-    gap: float
+    lower_bound: float  # no code of as many levels on successive intervals has a total below it
+    gap: float  # (total - lower_bound) / total
 
 
 @dataclass(frozen=True)
 class JointFit:
-    """A joint code for one activation, and the arguments of its fit.
+    """A joint code for one activation, and the arguments of its fit."""
 
-    Attributes
-    ----------
-    activation, bits, output_weight, weight, domain
-        As `fit_joint` was given them, or its defaults.
-    table : Table
-        Borders and levels.
-    error : Errors
-        Errors of the table.
-    """
-
+    # activation, bits, output_weight, weight, domain: as `fit_joint` was given them, or its defaults
     activation: Activation
     bits: int
     output_weight: float
     weight: Weight
     domain: tuple[float, float]
-    table: Table
-    error: Errors
+    table: Table  # borders and levels
+    error: Errors  # errors of the table
 
 
 def fit_joint(
@@ -94,33 +74,17 @@ def fit_joint(
     An element's code is the index of the interval of x; q and y, which have a level of f' and of f for each interval,
     stand for f'(x) and f(x) in the backward pass.
 
-    Parameters
-    ----------
-    activation : Activation
-        The function f.
-    bits : int
-        1 to 8.
-    output_weight : float
-        λ, positive. Towards 0 the best contiguous few-bit table of f'; towards infinity the best quantiser of f(x).
-    weight : Weight, optional
-        The distribution of x; the standard normal one by default.
-    domain : (float, float), optional
-        The ends of x; by default the weight's own.
-    target_gap : float
-        The gap at which the search ends.
-    report : callable, optional
-        Called with a short text of what is being done.
-
-    Returns
-    -------
-    JointFit
-        The code, with its errors and the proven gap.
-
-    Raises
-    ------
-    InputError
-        For arguments out of range, for an f or f' that is not bounded on the domain, and for a weight on which two
-        grids disagree.
+    activation: the function f.
+    bits: 1 to 8.
+    output_weight: λ, positive. Towards 0 the best contiguous few-bit table of f'; towards infinity the best
+        quantiser of f(x).
+    weight: the distribution of x; the standard normal one by default.
+    domain: the ends of x; by default the weight's own.
+    target_gap: the gap at which the search ends.
+    report: called with a short text of what is being done.
+    Returns the code, with its errors and the proven gap.
+    Raises `InputError` for arguments out of range, for an f or f' that is not bounded on the domain, and for a
+    weight on which two grids disagree.
     """
     check_output_weight(output_weight)
     weight = weight or named(DEFAULT_WEIGHT)

@@ -10,17 +10,10 @@ from actfit.fitting.fewbit.curve import Indices
 
 @dataclass(frozen=True)
 class Table:
-    """The code of x is i where borders[i-1] < x <= borders[i].
+    """The code of x is i where borders[i-1] < x <= borders[i]."""
 
-    Attributes
-    ----------
-    borders : float64 array (n - 1,)
-        Increasing.
-    derivatives, outputs : float64 array (n,)
-        By code: the values that stand for f'(x) and f(x) in the backward pass.
-    """
-
-    borders: Array
+    borders: Array  # float64 (n - 1,): increasing
+    # derivatives, outputs: float64 (n,): by code: the values that stand for f'(x) and f(x) in the backward pass
     derivatives: Array
     outputs: Array
 

@@ -9,14 +9,11 @@ import pytest
 
 from actfit.codegen import disassembly
 from actfit.codegen import inspect as inspecting
-from actfit.codegen.costs import Report
 from actfit.codegen.inspect import inspect
 from actfit.codegen.machine import predict
 from actfit.codegen.options import method
 from actfit.fitting.errors import InputError
-from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec
-from benchmarks import slack
 from tests.codegen.run import script
 
 ROOT = Path(__file__).parents[2]
@@ -26,23 +23,24 @@ needs_triton = pytest.mark.skipif(
 )
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
+
 KERNELS = [
-    (function, *options)
-    for function in ("gelu", "silu")
-    for options in (("invact", 0), ("fewbit", 3), ("forward-ad", 0))
+    *((function, "invact", 0) for function in ("gelu", "silu")),
+    *((function, "fewbit", 3) for function in ("gelu", "silu")),
+    *((function, "forward-ad", 0) for function in ("gelu", "silu")),
+    *((function, "invact", 2) for function in ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")),
 ]
 # Instructions an element that an H200 can give out while memory delivers the bytes, in 16 bits; nothing larger will do.
 # A forward of forward-ad writes f' too: 6 bytes an element, where others move 4.1 to 4.4.
 # But gelu by 3 bits: what gives 0 at -inf is its 33rd, and costs an H200 3 % there; by Triton 3.7 33.4, by 3.9 33.0.
+# By 2 bits beside the output 4.25 bytes an element move, a second plane; 33 by Triton 3.9.
 BUDGET = {
-    ("invact", "backward"): 46,
-    ("fewbit", "forward"): 33.375,
-    ("fewbit", "backward"): 34,
-    ("forward-ad", "forward"): 46,
+    ("invact", 0): (32, 46),
+    ("invact", 2): (33.375, 46),
+    ("fewbit", 3): (33.375, 34),
+    ("forward-ad", 0): (46, 32),
 }
-FORWARD_BUDGET = 32
-TWO_BITS_FORWARD_BUDGET = 33.375  # 4.25 bytes an element: a second plane; 33 by Triton 3.9
-TWO_BITS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")
+
 
 # In a process of its own: others may have set Triton's interpreter here.
 COMPILE = """
@@ -62,9 +60,6 @@ for function, method, bits in json.loads(sys.argv[1]):
 addresses = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
 print(json.dumps([reports, addresses]))
 """
-
-
-# The page of kernels of some functions, by four bits.
 
 
 def kernel_of(function: str, name: str, bits: int, dtype: str) -> KernelSpec:
@@ -99,31 +94,10 @@ def test_tensors_are_read_and_written_in_wide_accesses(compiled):
 @needs_triton
 def test_instructions_fit_between_the_bytes(compiled):
     for report in compiled[0]:
-        _, method, _ = report["kernel"]
-        budget = BUDGET.get((method, report["direction"]), FORWARD_BUDGET)
-        assert report["instructions"] <= budget, report
-
-
-@pytest.mark.slow
-@needs_triton
-def test_two_bits_beside_the_output_fit_between_the_bytes():
-    """In bfloat16; both planes are written and read, and tensors once each in accesses of 128 bits."""
-    for report in json.loads(script(COMPILE, json.dumps([(name, "invact", 2) for name in TWO_BITS])))[0]:
-        budget = BUDGET.get(("invact", report["direction"]), TWO_BITS_FORWARD_BUDGET)
-        assert report["instructions"] <= budget, report
-        assert (report["spilled"], report["straight"], report["elements"]) == (0, True, 8), report
-        assert sum(count for _, what, _, count in report["accesses"] if what == "packed") == 2, report
-
-
-@needs_triton
-@pytest.mark.slow
-def test_instructions_are_no_more_than_recorded(compiled):
-    rows = slack.load("sm_90")
-    for report in compiled[0]:
-        function, method, bits = report["kernel"]
-        row = rows[function, f"{method} {report['direction']}", bits, "bfloat16"]
-        if row["versions"]["triton"] == report["triton"]:  # other versions compile otherwise; the budgets hold for all
-            assert report["instructions"] <= row["median"] + 1, report
+        _, *how = report["kernel"]
+        assert report["instructions"] <= BUDGET[tuple(how)][report["direction"] == "backward"], report
+        if how == ["invact", 2]:  # both planes are written and read
+            assert sum(count for _, what, _, count in report["accesses"] if what == "packed") == 2, report
 
 
 @pytest.mark.slow
@@ -157,11 +131,8 @@ def test_the_interpreter_is_refused(monkeypatch):
     ("arguments", "message"),
     [
         (("gleu", "invact", 0, "bfloat16", "sm_90"), r"function must be .*, got 'gleu'; did you mean gelu"),
-        (("gelu", "exact", 0, "bfloat16", "sm_90"), r"method must be one of forward-ad, .*, got 'exact'"),
         (("gelu", "invact", 0, "float64", "sm_90"), r"dtype must be one of bfloat16, .*, got 'float64'"),
         (("gelu", "invact", 0, "bfloat16", "sm_42"), r"arch must be one of sm_80, .*, got 'sm_42'"),
-        (("gelu", "fewbit", 9, "bfloat16", "sm_90"), r"bits must be a whole number from 1 to 8, got 9"),
-        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must be 1 or 2 for method='invact', got 3"),
         (("gelu", "invact", 2, "float32", "sm_90"), r"bits must be 1 for gelu in float32 with method='invact', got 2"),
         (
             ("relu", "invact-precision-bit", 0, "bfloat16", "sm_90"),
@@ -180,12 +151,8 @@ def test_errors_name_rule_value_and_way_out(arguments, message):
     ("kernel", "forward", "backward"),
     [
         (("gelu", "invact", 0, "bfloat16"), 2 + 2 + 1 / 8, 2 + 2 + 1 / 8 + 2),
-        (("gelu", "invact", 0, "float32"), 4 + 4 + 1 / 8, 4 + 4 + 1 / 8 + 4),
         (("gelu", "invact", 2, "bfloat16"), 2 + 2 + 2 / 8, 2 + 2 + 2 / 8 + 2),
-        (("gelu", "invact-precision-bit", 0, "float16"), 2 + 2, 2 + 2 + 2),
-        (("sigmoid", "invact", 0, "bfloat16"), 2 + 2, 2 + 2 + 2),
         (("gelu", "fewbit", 3, "bfloat16"), 2 + 2 + 3 / 8, 2 + 3 / 8 + 2),
-        (("gelu", "fewbit", 8, "bfloat16"), 2 + 2 + 1, 2 + 1 + 2),
         (("relu", "fewbit", 4, "bfloat16"), 2 + 2 + 1 / 8, 2 + 1 / 8 + 2),  # two levels: one bit is stored
         (("gelu", "forward-ad", 0, "float16"), 2 + 2 + 2, 2 + 2 + 2),
     ],
@@ -274,20 +241,6 @@ def test_prediction():
     assert h200.shares["issue"] == pytest.approx(24 / 128 / clocks)
     assert h200.issuing == pytest.approx(24 / 128 / (132 * 1.98) * 1000)
     assert (h200.tightest, h200.memory_bound) == ("logic", True)
-    assert h200.slack == pytest.approx(1 - 16 / 64 / clocks)
+    assert h200.shares["logic"] == pytest.approx(16 / 64 / clocks)
     assert not predict("sm_90", 4.125, {"issue": 33.0, "float": 0, "logic": 0, "special": 0})[1].memory_bound
     assert predict("sm_100", 4.125, {}) == ()
-
-
-def report(arch: str, text: str, elements: int) -> Report:
-    read = disassembly.sass if arch.startswith("sm") else disassembly.amdgcn
-    return Report(
-        kernel_of("gelu", "invact", 0, "bfloat16"), "bfloat16", "forward", arch, read(text), elements, 32, 0, 0, "3.9.0"
-    )
-
-
-def test_every_function_has_kernels():
-    files = (ROOT / "kernels" / "generated").glob("*_triton.py")
-    assert {task[0] for task in slack.tasks()} == {path.stem.removesuffix("_triton") for path in files}
-    assert FUNCTIONS["gelu"].branches == 2
-    assert [*FUNCTIONS["threshold"].parameters] == ["threshold", "value"]

@@ -17,17 +17,8 @@ from tests.codegen.run import module
 
 MEANINGS = {
     **MEANING,
-    "exp": mpmath.exp,
-    "log": mpmath.log,
-    "sin": mpmath.sin,
-    "cos": mpmath.cos,
-    "tan": mpmath.tan,
-    "sinh": mpmath.sinh,
-    "cosh": mpmath.cosh,
-    "atan": mpmath.atan,
-    "erf": mpmath.erf,
-    "erfc": mpmath.erfc,
-    "sign": mpmath.sign,
+    **{name: getattr(mpmath, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "atan")},
+    **{name: getattr(mpmath, name) for name in ("erf", "erfc", "sign")},
 }
 PARTS = {"softplus": "log1p of exp", "Phi": "mills", "erfc": "mills", "fine_Phi": "fine mills"}
 UNARY = sorted(set(MEANINGS) & set(TRITON))

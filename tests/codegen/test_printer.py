@@ -9,7 +9,6 @@ from sympy import (
     Abs,
     And,
     Eq,
-    Float,
     Function,
     Not,
     Or,
@@ -31,70 +30,50 @@ from actfit.codegen.printer import TritonPrinter
 from actfit.codegen.torch_printer import TorchPrinter
 from actfit.fitting.activations import get, names
 from actfit.fitting.activations.functions import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
-from actfit.fitting.activations.grammar import parse, parse_formula
 from actfit.fitting.activations.tape import Tape
 from actfit.fitting.errors import InputError
 from tests.codegen.run import module
 
 a, c0, c1, c2, c3 = (Symbol(name, real=True) for name in ("a", "c0", "c1", "c2", "c3"))
 
-# expression -> text for Triton, text for PyTorch
-RULES = [
-    (x, "x", "x"),
-    (Rational(1, 4), "0.25", "0.25"),
-    (-x, "-x", "-x"),
-    (2 * x, "2.0 * x", "2.0 * x"),
-    (x + 1, "x + 1.0", "x + 1.0"),
-    (x - 1, "x - 1.0", "x - 1.0"),
-    (1 - x, "1.0 - x", "1.0 - x"),
-    (2 * x + 1, "tl.fma(2.0, x, 1.0)", "2.0 * x + 1.0"),
-    (x * sigmoid(x), "sigmoid(x) * x", "torch.sigmoid(x) * x"),
-    (x**2, "x * x", "x * x"),
-    (x**3, "x * x * x", "x * x * x"),
-    (x**6, "(x * x * x) * (x * x * x)", "(x * x * x) * (x * x * x)"),
-    (1 / x, "1.0 / x", "1.0 / x"),
-    ((x + 1) / (x + 2), "(x + 1.0) / (x + 2.0)", "(x + 1.0) / (x + 2.0)"),
-    (sqrt(x), "tl.sqrt(x)", "torch.sqrt(x)"),
-    (1 / sqrt(x), "tl.rsqrt(x)", "torch.rsqrt(x)"),
-    (2**x, "tl.exp2(x)", "torch.exp2(x)"),
-    (exp(x), "exp(x)", "torch.exp(x)"),
-    (x ** Rational(1, 3), "power(x, 0.3333333333333333)", "torch.pow(x, 0.3333333333333333)"),
-    (Abs(x), "tl.abs(x)", "torch.abs(x)"),
-    (maximum(x, 0), "maximum(x, 0.0)", "torch.clamp(x, min=0.0)"),
-    (minimum(x, a), "minimum(x, a)", "torch.clamp(x, max=a)"),
+# expression -> text for Triton and for PyTorch, where it decides on digits, or on what overflows
+TEXTS = [
     (x / 6 + Rational(1, 2), "(x + 3.0) * 0.16666666666666666", "(x + 3.0) * 0.16666666666666666"),
-    (
-        Piecewise((0, x <= -1), (x, x < 2), (1, True)),
-        "tl.where((x <= -1.0), 0.0, tl.where((x < 2.0), x, 1.0))",
-        "torch.where((x <= -1.0), 0.0, torch.where((x < 2.0), x, 1.0))",
-    ),
+    (2 * x + 1, "tl.fma(2.0, x, 1.0)", "2.0 * x + 1.0"),
+    (c0 * x + c1 * x**2 + c2, "tl.fma(c1 * x, x, tl.fma(c0, x, c2))", "c2 + c0 * x + c1 * (x * x)"),
+    (x * (1 + x**2) * sigmoid(-x), "sigmoid(-x) * x * tl.fma(x, x, 1.0)", "torch.sigmoid(-x) * x * (x * x + 1.0)"),
+    (x**6, "(x * x * x) * (x * x * x)", "(x * x * x) * (x * x * x)"),
+    (minimum(x, a), "minimum(x, a)", "torch.clamp(x, max=a)"),
     (
         Piecewise((1, And(x > 0, x < 1)), (0, True)),
         "tl.where(((x > 0.0) & (x < 1.0)), 1.0, 0.0)",
         "torch.where(((x > 0.0) & (x < 1.0)), 1.0, torch.full_like(x, 0.0))",
     ),
-    (
-        Piecewise((1, Or(x > 1, x < 0)), (0, True)),
-        "tl.where(((x > 1.0) | (x < 0.0)), 1.0, 0.0)",
-        "torch.where(((x > 1.0) | (x < 0.0)), 1.0, torch.full_like(x, 0.0))",
-    ),
 ]
 
 
-@pytest.mark.parametrize(("expression", "triton", "torch_text"), RULES, ids=lambda part: str(part)[:40])
-def test_the_text_of_each_rule(expression, triton, torch_text):
+@pytest.mark.parametrize(("expression", "triton", "torch_text"), TEXTS, ids=lambda part: str(part)[:40])
+def test_the_text_of_a_rule(expression, triton, torch_text):
     scalars = frozenset({a})
     assert TritonPrinter(scalars)._print(expression) == triton
     assert TorchPrinter(scalars)._print(expression) == torch_text
 
 
+RULES = [
+    *(x, -x, 2 * x, x + 1, x - 1, 1 - x, 2 * x + 1, x * sigmoid(x), x**2, x**3, x**6, 1 / x, (x + 1) / (x + 2)),
+    *(sqrt(x), 1 / sqrt(x), 2**x, exp(x), x ** Rational(1, 3), Abs(x), maximum(x, 0), minimum(x, Rational(3, 4))),
+    *(x / 6 + Rational(1, 2), Piecewise((0, x <= -1), (x, x < 2), (1, True))),
+    *(Piecewise((1, And(x > 0, x < 1)), (0, True)), Piecewise((1, Or(x > 1, x < 0)), (0, True))),
+]
+
+
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("target", ["triton", "torch"])
-@pytest.mark.parametrize("expression", [rule[0] for rule in RULES if rule[0].has(x)], ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize("expression", RULES, ids=lambda part: str(part)[:40])
 def test_the_value_of_each_rule(expression, target, tmp_path):
-    got = evaluate(expression.xreplace({a: Float(0.75)}), target, tmp_path)
+    got = evaluate(expression, target, tmp_path)
     with np.errstate(all="ignore"):
-        exact = Tape(expression.xreplace({a: Rational(3, 4)})).numpy(POINTS.astype(np.float64))
+        exact = Tape(expression).numpy(POINTS.astype(np.float64))
     # Six operations at most, each within a unit in the last place (division and rsqrt: two).
     np.testing.assert_allclose(got, np.float32(exact), rtol=12 * 2.0**-24, atol=1e-37, equal_nan=True)
 
@@ -138,12 +117,8 @@ def evaluate(expression, target, folder):
     ("expression", "name"),
     [
         (Function("system")(x), "system"),
-        (sympy.gamma(x), "gamma"),
         (sympy.floor(x), "floor"),
         (Piecewise((1, Eq(x, 1)), (0, True)), "Equality"),
-        (sympy.Integral(x, x), "Integral"),
-        (sympy.I * x, "ImaginaryUnit"),
-        (sympy.Matrix([x]), "Matrix"),
         (sympy.oo * sympy.Symbol("x", positive=True), "Infinity"),
     ],
 )
@@ -155,15 +130,6 @@ def test_what_is_not_in_the_list_is_refused_by_name(printer, expression, name):
 def test_a_power_of_two_variables_is_refused():
     with pytest.raises(InputError, match="constant base or a constant exponent"):
         TritonPrinter()._print(Abs(x) ** x)
-
-
-def test_a_sum_is_fused_product_by_product():
-    assert TritonPrinter()._print(c0 * x + c1 * x**2 + c2) == "tl.fma(c1 * x, x, tl.fma(c0, x, c2))"
-
-
-def test_functions_that_vanish_come_first():
-    text = TritonPrinter()._print(x * (1 + x**2) * sigmoid(-x))
-    assert text == "sigmoid(-x) * x * tl.fma(x, x, 1.0)"
 
 
 def test_a_nested_polynomial_becomes_statements():
@@ -220,12 +186,6 @@ PASSES = [
 ]
 
 
-@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda part: getattr(part, "__name__", ""))
-def test_each_pass_rewrites_what_it_says(rewrite, before, after):
-    assert rewrite(before) == after
-    assert rewrite(after) == after
-
-
 def meaning(expression, at):
     """The value of an expression, at 60 digits; it may have functions of `codegen.sympy_functions`."""
     if expression == x:
@@ -242,7 +202,9 @@ def meaning(expression, at):
 
 
 @pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda part: getattr(part, "__name__", ""))
-def test_each_pass_keeps_the_value(rewrite, before, after):
+def test_each_pass_rewrites_what_it_says_and_keeps_the_value(rewrite, before, after):
+    assert rewrite(before) == after
+    assert rewrite(after) == after
     with mpmath.workdps(60):
         for at in (-80, -60, -3, -1e-7, 1e-7, 0.3, 4, 50):
             exact, value = meaning(before, mpmath.mpf(at)), meaning(after, mpmath.mpf(at))
@@ -272,6 +234,3 @@ def test_not_and_comparisons_of_inequality():
     assert TritonPrinter()._print(Not(And(x > 0, x < 1), evaluate=False)) == "(~((x > 0.0) & (x < 1.0)))"
     rewritten = passes.without_zero_sides(Piecewise((1, sympy.Ne(x, 0)), (0, True)))
     assert TritonPrinter()._print(rewritten) == "tl.where(((x > 0.0) | (x < 0.0)), 1.0, 0.0)"
-    y = Symbol("y", real=True)
-    assert parse_formula("where(y < 0 or y > 0, 1, 0)", (y,)).has(Piecewise)
-    assert parse("x") == x

@@ -77,11 +77,9 @@ CALLS: dict[str, Made] = {
     "methods": lambda x: x.sigmoid() * x.pow(3) + x.square().add(1, alpha=2).sqrt().neg() - x.mul(2).sub(x, alpha=0.5),
     "trigonometry": lambda x: torch.sin(2 * x) ** 2 / 2 + x.cos() + torch.atan(x) + torch.arctan(x) + (x / 20).tan(),
     "quotients": lambda x: (x**3 + x) / (x * x + 1) - torch.exp(-x * x) / (2 + x.cos()) ** 2 / (1 + x * x),
-    "quotients of quotients": lambda x: (x / (1 + x * x) + 3) / (2 - 1 / (1 + x * x)),
     "dropout": lambda x: F.dropout(x, 0.5, training=False) * F.alpha_dropout(x, 0.0) + nn.Dropout().eval()(x),
     "hyperbolic": lambda x: torch.sinh(x / 8) + torch.cosh(x / 8) + x.tanh(),
     "logarithms": lambda x: torch.log(x * x + 1) + torch.log1p(x**2) + (x * x + 2).log2() + (x * x + 3).log10(),
-    "exponentials": lambda x: torch.exp(-x * x) + torch.exp2(x / 8) + torch.expm1(x / 8),
     "roots": lambda x: (
         torch.sqrt(1 + x * x) + torch.rsqrt(1 + x * x) + torch.reciprocal(2 + x * x) + (1 + x * x) ** 0.3
     ),
@@ -97,11 +95,8 @@ CALLS: dict[str, Made] = {
     "conditions": lambda x: torch.where((x > -1) & (x < 1) | ~(x >= -2) & (x == x), x * x, x),
     "masked_fill": lambda x: x.masked_fill(torch.logical_and(x.gt(0), x.ne(1)), 2.0) * x,
     "conditions as numbers": lambda x: (x > 0).to(x.dtype) * x**2 + x * (x <= -1),
-    "casts": lambda x: (x.to(x.dtype).type_as(x) * 2).to(x),
-    "tensors of one number": lambda x: torch.tensor(2.0) * x - torch.tensor(0.5) + torch.tensor(3.0) ** (x / 4),
     "numbers of numpy": lambda x: np.float32(0.1) * x + np.float64(0.1) * x,
     "like x": lambda x: torch.where(x > 0.5, torch.ones_like(x), torch.full_like(x, 0.5)) + torch.zeros_like(x) + x,
-    "gelu by hand": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))),
     "kinks inside kinks": lambda x: F.relu(F.hardtanh(x.abs() - 1)) + torch.maximum(F.relu(x), F.relu(-x)),
 }
 
@@ -109,30 +104,6 @@ CALLS: dict[str, Made] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_operations_are_torchs(name, tmp_path):
     check(CALLS[name], POINTS, tmp_path, 512)
-
-
-def test_every_operation_is_tried():
-    """By the names that the calls above look up."""
-    seen = set()
-
-    class Listening(dict):
-        def get(self, name, default=None):
-            seen.add(name)
-            return super().get(name, default)
-
-    before = operations.OPERATIONS
-    operations.OPERATIONS = Listening(before)
-    try:
-        for function in (*CALLS.values(), *(function for name, function in STOCK.items() if name != "threshold")):
-            trace(function)
-        for function in (torch.positive, torch.clone, lambda x: x.contiguous(), lambda x: torch.rsub(x, 1)):
-            trace(function)
-        for function in (F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout):
-            trace(function, training=False)
-        trace(lambda x: torch.where(torch.logical_or(x.lt(0), torch.logical_not(x.ge(1))), x, x))
-    finally:
-        operations.OPERATIONS = before
-    assert seen >= set(before) - {"rpow"}
 
 
 # Quotients of what is large, whose derivatives are not; tails, and digits that a product with a sum has.
@@ -163,19 +134,6 @@ def test_tails_of_error_functions(tmp_path):
         for got, true in zip(emitted(function, x, tmp_path), expected(function, x), strict=True):
             assert ((got - true).abs() <= 64 * EPS * true.abs()).all(), (got, true)
     assert fuse(lambda x: x * torch.erfc(torch.full_like(x, 0.5)), "f").values[0].coeff(symbol).evalf() < 1
-
-
-def test_logarithm_of_one_less_sigmoid_is_softplus():
-    for function in (lambda x: torch.log(1 - torch.sigmoid(x)), lambda x: torch.log(1 - 1 / (1 + torch.exp(-x)))):
-        assert [str(value) for value in fuse(function, "f").values] == ["-softplus(x)"]
-
-
-def test_differences_are_taken_apart_and_numbers_are_not_multiplied_in():
-    assert trace(lambda x: 1 - (1 - x)).expressions == (symbol,)
-    assert trace(lambda x: -(1 - x)).expressions == (symbol - 1,)
-    assert str(*trace(lambda x: (x - 3) * 100).expressions) == "100*(x - 3)"
-    values = fuse(lambda x: torch.exp(x - 1) / (1 + torch.exp(x - 1)), "f").values
-    assert [str(value) for value in values] == ["sigmoid(x - 1)"]
 
 
 def test_nan_is_not_hidden_by_what_is_left_out(tmp_path):
@@ -231,12 +189,19 @@ def test_what_is_written_by_hand_is_made_stable(written, computed):
     assert rewritten(parse(written)) == parse(computed)
 
 
-def test_gelu_with_a_rounded_root_of_two_is_gelu():
-    for function in (
-        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
-        lambda x: x * 0.5 * (1.0 + (x * 2**-0.5).erf()),
-    ):
-        assert [str(value) for value in fuse(function, "f").values] == ["x*Phi(x)"]
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: 1 - (1 - x), "x"),  # differences are taken apart
+        (lambda x: (x - 3) * 100, "100*(x - 3)"),  # numbers are not multiplied in
+        (lambda x: torch.exp(x - 1) / (1 + torch.exp(x - 1)), "sigmoid(x - 1)"),
+        (lambda x: torch.log(1 - torch.sigmoid(x)), "-softplus(x)"),
+        (lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))), "x*Phi(x)"),
+        (lambda x: x * 0.5 * (1.0 + (x * 2**-0.5).erf()), "x*Phi(x)"),
+    ],
+)
+def test_what_is_traced_is_made_stable(function, text):
+    assert [str(value) for value in fuse(function, "f").values] == [text]
 
 
 def test_nan_is_not_hidden_by_a_branch(tmp_path):

@@ -39,9 +39,7 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
     ("first_name", "second_name"),
     [
         ("fewbit-5bit.v1", "fewbit-6bit.v1"),
-        ("invact-bfloat16.v1", "invact-float16.v1"),
         ("invact-float16.v1", "invact-float32-published.v1"),
-        ("fewbit-3bit.v1", "invact-float16.v1"),
     ],
 )
 def test_exchanged_files_are_refused(
@@ -72,9 +70,7 @@ def test_exchanged_files_are_refused(
     [
         (("options", "bits"), 3, BUMP.replace("2bit", "3bit")),
         (("options", "levels"), "best", BUMP.replace("-shared", "")),
-        (("options", "weight"), "uniform", BUMP.replace("-norm_0_2", "")),
         (("options", "weight"), "samples:0123456789abcdef", BUMP.replace("norm_0_2", "samples_0123456789abcdef")),
-        (("function", "params"), {"beta": 2}, BUMP.replace("1.5", "2.0")),
         (("function", "params"), {}, BUMP.replace("-beta=1.5", "")),
     ],
 )
@@ -155,18 +151,6 @@ def test_levels_that_no_derivative_has(level: int, by: float) -> None:
     with pytest.raises(CoefficientError, match=rf"^solution.levels\[{level}\] must be a value that the derivative of"):
         check_numbers(forged)
     check_numbers(changed(forged, ("function", "name"), "own"))  # of which nothing is known
-
-
-def test_the_range_of_a_derivative_is_met_closely() -> None:
-    """gelu' is from -0.129 to 1.129; the 8-bit table shows that to within its largest error."""
-    document = load("gelu", "fewbit-1bit")
-    spare = load("gelu", "fewbit-8bit")["error"]["linf"]
-    assert spare < 0.01
-    check_numbers(changed(document, ("error", "linf"), 9.0))
-    for value in (-0.129 - 3 * spare, 1.129 + 3 * spare):
-        levels = sorted([value, 0.5])
-        with pytest.raises(CoefficientError, match="must be a value that the derivative of gelu has"):
-            check_numbers(changed(document, ("solution", "levels"), levels))
 
 
 def test_a_table_of_another_function() -> None:

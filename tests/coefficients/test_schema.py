@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from actfit.coefficients.__main__ import JUDGES
 from actfit.coefficients.document import seal
@@ -68,40 +67,10 @@ def test_both_accept_a_true_document(fit: dict[str, Any]) -> None:
     assert package().Draft202012Validator(schema()).is_valid(document)
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 300)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from(["", "fewbit", "best", "gelu", "a..b", "gelu\n", "../x", "a" * 64, "0" * 64, "0" * 64 + "\n"])
-    | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=4,
-)
-
-
 @pytest.mark.parametrize("path", paths(GOOD), ids=lambda path: ".".join(map(str, path)))
 def test_agrees_with_the_jsonschema_package_at_every_field(path: tuple[str | int, ...]) -> None:
-    values = [
-        None,
-        True,
-        -1,
-        0,
-        1,
-        1.5,
-        9,
-        300,
-        "",
-        "x",
-        "fewbit",
-        "a..b",
-        "gelu\n",
-        [],
-        [1.0],
-        [1, 2, 3],
-        {},
-        {"a": 1},
-    ]
+    texts = ("", "x", "fewbit", "a..b", "gelu\n")
+    values = [None, True, -1, 0, 1, 1.5, 9, 300, *texts, [], [1.0], [1, 2, 3], {}, {"a": 1}]
     for document in [without(GOOD, path), *(changed(GOOD, path, value) for value in values)]:
         assert accepted(document) == strict_validator().is_valid(document), document
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,30 +37,6 @@ def python(*words: str, before: tuple[str, ...] = (), **options: Any) -> subproc
 def process(command: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """A finished process of `python -m fitting.command`."""
     return python("-m", f"fitting.{command}", *words, **options)
-
-
-def on_a_terminal(run: Callable[[int], subprocess.CompletedProcess[str]]) -> tuple[str, str]:
-    """What a process prints that has a terminal of 60 columns as its stderr, and what the terminal shows.
-
-    run: starts it, with the terminal's descriptor, and waits for its end, which must be a good one.
-    """
-    import fcntl
-    import termios
-
-    parent, child = os.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    done = run(child)
-    os.close(child)
-    shown = b""
-    try:
-        while chunk := os.read(parent, 65536):
-            shown += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    finally:
-        os.close(parent)
-    assert done.returncode == 0
-    return done.stdout, shown.decode()
 
 
 def stored(path: str | Path) -> dict[str, Any]:

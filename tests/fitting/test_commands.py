@@ -1,7 +1,6 @@
 """Common behaviour of both commands of fitting: refusals of shared options, help, closed outputs, Ctrl-C."""
 
 import contextlib
-import itertools
 import os
 import re
 import shlex
@@ -32,77 +31,46 @@ def command(name: str, request: pytest.FixtureRequest) -> Command:
 # Of one function: what is added to `FINE`.
 OF_ONE: list[tuple[str, str]] = [
     ("", "say what to fit by one of --fn, --expr and --all, got none"),
-    ("--fn gelu --expr x", "say what to fit by one of --fn, --expr and --all, got --fn and --expr"),
     ("--fn gelu --all", "say what to fit by one of --fn, --expr and --all, got --fn and --all"),
     ("--fn ''", "unknown function ''"),
     ("--fn gleu", "unknown function 'gleu'; did you mean gelu or"),
-    ("--fn GELU", "unknown function 'GELU'; did you mean gelu or"),
     ("--fn gelu --weight nrom", "unknown weight 'nrom': uniform, a distribution or a file; did you mean"),
-    *(
-        (
-            f"--fn gelu --weight {value or repr('')}",
-            f"weight must be uniform, a distribution like norm(0,2) or a file, got '{value}'",
-        )
-        for value in ("", "-1")
-    ),
+    ("--fn gelu --weight ''", "weight must be uniform, a distribution like norm(0,2) or a file, got ''"),
     ("--fn gelu --weight 'poisson(3)'", "poisson is discrete: only continuous distributions, or a file of"),
     ("--fn gelu --weight 'norm(0,-1)'", "weight norm(0,-1)"),
     ("--fn gelu --weight missing.npy", "sample file must exist, got 'missing.npy'"),
-    ("--fn gelu --weight ./", "sample file must exist"),
-    ("--fn gelu --param alpha=1", "unknown parameter 'alpha'; gelu has none"),
     ("--fn elu --param alhpa=1", "unknown parameter 'alhpa'; elu has alpha"),
     ("--fn elu --param alpha", "param must be NAME=VALUE, each name once, got 'alpha'"),
     ("--fn elu --param alpha=1 --param 'alpha =2'", "param must be NAME=VALUE, each name once, got"),
-    ("--fn elu --param alpha=", "param alpha must be a number, got ''"),
     ("--fn elu --param alpha=nan", "parameter alpha must be finite, got nan"),
-    ("--fn elu --param name=1", "unknown parameter 'name'; elu has alpha"),
     ("--fn celu --param alpha=-1", "alpha must be positive, got alpha=-1"),
-    ("--expr ''", "expression"),
-    ("--expr 3", "expression must be a function of x, got '3'"),
     ("--expr x-x", "expression must be a function of x, got 'x-x'"),
     ("--expr 'x+'", "expression is malformed at position"),
-    ("--expr 'x*y'", "unknown name 'y'"),
     ("--expr '__import__(1)'", "expression: unknown function '__import__'"),
     ("--fn gelu --name mine", "--name goes with --expr"),
-    *((f"--expr x**3 --name '{name}'", f"got '{name}'") for name in ("../evil", "a/b", "", "é", "1a")),
+    *((f"--expr x**3 --name '{name}'", f"got '{name}'") for name in ("../evil", "", "é")),
     ("--expr x**3 --name _a", "name must begin with a letter, got '_a'"),
     (f"--expr x**3 --name {'a' * 65}", "name must have at most 64 characters, got 65"),
     *((f"--expr x**3 --name {name}", "name must not be one of the catalogue's") for name in ("gelu", "swish")),
     ("--fn gelu --format xml", "format must be one of table, json, csv, latex, got 'xml'"),
-    ("--fn gelu --format ''", "format must be one of table, json, csv, latex, got ''"),
     ("--fn gelu --out - --format csv", "--out - prints the JSON file; leave it out to print csv"),
     ("--fn gelu --out ''", "out must be a file, got ''"),
     ("--fn gelu --out no/such/x.json", "out must be in a folder that exists, got 'no/such/x.json'"),
-    ("--fn gelu --out .", "out must be a file, got the folder '.'"),
-    ("--fn gelu --plot ''", "plot must be a file, got ''"),
     ("--fn gelu --plot no/such.png", "plot must be in a folder that exists, got 'no/such.png'"),
-    *(
-        (f"--fn gelu --plot {path}", f"plot must end in one of .png, .svg, .pdf, got '{path}'")
-        for path in ("x.gif", "x")
-    ),
+    ("--fn gelu --plot x.gif", "plot must end in one of .png, .svg, .pdf, got 'x.gif'"),
     ("--fn gelu --jobs 1", "--jobs and --scheduler go with --all"),
-    ("--fn gelu --scheduler ''", "--jobs and --scheduler go with --all"),
     ("--fn gelu more", "unrecognized arguments: more; see --help"),
 ]
 OF_ALL: list[tuple[str, str]] = [
     *(
         (f"--all --{option} {value}", f"--{option} goes with one function, not with --all")
-        for option, value in (
-            ("out", "x"),
-            ("out", "''"),
-            ("plot", "x.png"),
-            ("plot", "''"),
-            ("format", "csv"),
-            ("param", "a=1"),
-        )
+        for option, value in (("out", "''"), ("plot", "x.png"), ("format", "csv"), ("param", "a=1"))
     ),
-    ("--all --name mine", "--name goes with --expr"),
     *((f"--all --jobs {jobs}", f"jobs must be at least 1, or -1 for one a core, got {jobs}") for jobs in (0, -2)),
     ("--all --jobs 1.5", "jobs must be a whole number, got '1.5'"),
     ("--all --jobs 1 --scheduler tcp://x:1", "say who does the work by one of --jobs and --scheduler"),
     ("--all --weight nrom", "unknown weight 'nrom'"),
     ("--frobnicate", "unrecognized arguments: --frobnicate; see --help"),
-    ("-x", "unrecognized arguments: -x; see --help"),
     ("--fn", "argument --fn: expected one argument; see --help"),
 ]
 
@@ -121,23 +89,12 @@ def test_bad_input_is_one_line(name: str, line: str, message: str, alone: bool, 
     assert files() == []
 
 
-OPTIONS = {
-    "--help", "--version", "--root", "--fn", "--expr", "--name", "--param", "--all", "--max-error", "--weight",
-    "--bits", "--budget", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler",
-}  # fmt: skip
-OWN = {
-    "fewbit": {"--levels", "--domain", "--joint", "--record", "--lambda"},
-    "invact": {"--dtype", "--engine", "--seed", "--timeout", "--template", "--start", "--import-pysr", "--front"},
-}
-
-
 @each_command
 def test_help_is_short_lines(name: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     status, out, err = command("--help")
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
-    assert set(re.findall(r"--[a-z][a-z-]*", out)) == OPTIONS | OWN[name]
     assert all(word in out for word in (*names(), *(FORMATS if name == "invact" else ())))
 
 
@@ -193,22 +150,6 @@ def test_outputs_that_take_nothing(name: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@posix
-@pytest.mark.parametrize(
-    ("name", "closed"),
-    [
-        *itertools.product(FINE, [">&-"]),
-        ("fewbit", ">&- 2>&-"),
-        pytest.param("invact", ">&- 2>&-", marks=pytest.mark.xfail(reason="tqdm writes to a stderr that is none")),
-    ],
-)
-def test_closed_outputs(name: str, closed: str, folder: Path) -> None:
-    words = ("--fn", "relu", *FINE[name].split(), "--out", "-")
-    done = process(name, *words, before=("sh", "-c", f'exec "$@" {closed}', "sh"))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
 def test_a_stdout_of_plain_ascii(folder: Path) -> None:
     words = ("--fn", "silu", "--bits", "1", "--plot", "é.png")
     done = process("fewbit", *words, env=environment(PYTHONIOENCODING="ascii"))
@@ -224,7 +165,6 @@ def test_a_stdout_of_plain_ascii(folder: Path) -> None:
     [
         ("fewbit", "--all --jobs 2", 2.5),
         ("fewbit", "--fn gelu --bits 8 --joint", 0.2),  # while modules are imported
-        ("fewbit", "--fn gelu --bits 8 --joint", 2.5),  # half of the time it takes
         ("invact", "--all --jobs 2", 2.5),
     ],
 )

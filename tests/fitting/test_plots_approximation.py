@@ -3,17 +3,14 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.axes import Axes
 
 from actfit.fitting.activations import get
-from actfit.fitting.approximation import Approximation, compare, few_bits, from_output
+from actfit.fitting.approximation import compare, few_bits
 from actfit.fitting.invact.error_floor import information_floor
-from actfit.fitting.invact.inputs import on_right
 from actfit.fitting.plots import (
     bits_figure,
     error_figure,
-    memory_figure,
     overview_figure,
 )
 from actfit.fitting.weights import parse_weight
@@ -43,46 +40,6 @@ def test_errors_against_x_and_y() -> None:
 
 def sides(axes: Axes, color: str) -> list[tuple[Any, Any]]:
     return [(line.get_xdata(), line.get_ydata()) for line in axes.lines if line.get_color() == color]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("name", ["gelu", "tanh", "mish"])
-def test_error_and_floor_are_those_of_all_x_that_share_a_stored_y(name: str, dtype: str) -> None:
-    approximation = from_output(get(name), dtype)
-    assert approximation.error_floor is not None
-    right = on_right(approximation.error_floor.split, approximation.x)
-    for axes in error_figure(approximation, log=True).axes[2:]:
-        assert axes.get_yscale() == "log"
-        ((_, floor),) = sides(axes, "0.35")
-        error = np.empty_like(floor)
-        error[~right], error[right] = (part[1] for part in sides(axes, "C3"))
-        # At powers of two, tanh's 1, the analysis takes the wider spacing of the two on both sides.
-        simple = np.abs(np.frexp(approximation.error_floor.format.round(get(name).f(approximation.x)))[0]) != 0.5
-        known = np.flatnonzero(np.isfinite(floor) & (simple | (dtype == "bfloat16")))
-        assert len(known) > 50
-        for i in known[:: len(known) // 50]:
-            derivatives = slopes_of_one_output(approximation, i)
-            assert floor[i] == pytest.approx(np.ptp(derivatives) / 2, rel=1e-2, abs=1e-12)
-            assert error[i] == pytest.approx(np.abs(derivatives - approximation.q[i]).max(), rel=1e-2, abs=1e-12)
-            assert error[i] <= approximation.linf * (1 + 1e-3)  # which float32 has from other samples
-
-
-def slopes_of_one_output(approximation: Approximation, i: int) -> Any:
-    """f' of the x that are stored as the y of x[i]: all of a 16-bit format, a dense sample of those of float32."""
-    floor, activation, at = approximation.error_floor, approximation.activation, approximation.x[i]
-    assert floor is not None
-    away = np.geomspace(1e-10, 40, 20_000)
-    x = floor.format.numbers() if floor.format.precision <= 16 else np.concatenate([at - away, [at], at + away])
-    same = on_right(floor.split, x) == on_right(floor.split, np.array([at]))
-    same &= floor.format.round(activation.f(x)) == floor.format.round(activation.f(np.array([at])))
-    return activation.df(x[same])
-
-
-@pytest.mark.parametrize("domain", [(1.0, 4.0), (-4.0, -2.0)])
-def test_a_domain_on_one_side(domain: tuple[float, float]) -> None:
-    figure = error_figure(from_output(get("silu"), "float16", domain=domain))
-    assert legend(figure.axes[3]) == ["error", "floor of y in float16"]
-    figure.canvas.draw()
 
 
 def test_no_floor_where_nothing_finite_is_stored() -> None:
@@ -123,13 +80,3 @@ def test_many_functions_share_a_scale() -> None:
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False] * 3
     (labels,) = (figure_legend.get_texts() for figure_legend in figure.legends)
     assert len(labels) == 4  # each once
-
-
-def test_memory_of_each_way() -> None:
-    figure = memory_figure({"a": 16 * 2**20, "b": 4 * 2**20}, {"a": 2**20, "b": 2**19}, "a title")
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
-    assert axes.get_xlabel() == "MiB"
-    widths = [[bar.get_width() for bar in bars] for bars in axes.containers]
-    assert widths == [[16, 4], [1, 0.5]]
-    assert figure.get_suptitle() == "a title"

@@ -1,8 +1,5 @@
 """Pictures of formulas of the output: their error, the floor, the front."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,10 +9,8 @@ from actfit.fitting.invact import solve as invact
 from actfit.fitting.invact.error_floor import information_floor
 from actfit.fitting.plots import (
     floor_figure,
-    fronts_figure,
     invact_figure,
     root_figure,
-    save,
 )
 from actfit.fitting.weights import parse_weight
 from tests.fitting.drawings import drawn, legend
@@ -50,24 +45,6 @@ def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
     assert below.get_yscale() == front.get_yscale() == "log"
 
 
-@pytest.mark.slow
-def test_the_paper_is_marked() -> None:
-    silu = invact.fit(get("silu"), "bfloat16", max_error=0.2)
-    front = invact_figure(silu).axes[1]
-    assert silu.paper is not None
-    assert legend(front) == ["front", "chosen", "paper"]
-    assert [float(part[0]) for part in drawn(front, "paper")] == [silu.paper.price.total, silu.paper.pointwise]
-    assert front.get_ylabel() == "largest |q − g| in float32"
-
-
-@pytest.mark.parametrize(("name", "labels"), [("tanh", ["g", "q"]), ("hardswish", ["g", "q left", "q right"])])
-def test_a_closed_form_shows_no_error(name: str, labels: list[str]) -> None:
-    above, _, below = invact_figure(invact.fit(get(name), "float32")).axes
-    assert legend(above) == labels
-    assert [text.get_text() for text in below.texts] == ["no error above 1e-15"]
-    assert below.get_yscale() == "linear"
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_floor(dtype: str) -> None:
     floor = information_floor(get("silu"), dtype, parse_weight("norm"))
@@ -81,18 +58,6 @@ def test_the_floor(dtype: str) -> None:
         assert set(y) <= set(cells.y)
         assert np.nanmax(half) <= floor.linf
     assert max(np.nanmax(drawn(axes, name)[1]) for name in ("left", "right")) == floor.linf
-
-
-def test_a_floor_of_nothing() -> None:
-    (axes,) = floor_figure(information_floor(get("relu"), "float16", parse_weight("norm"))).axes
-    assert [text.get_text() for text in axes.texts] == ["0: every stored y tells f′"]
-
-
-@pytest.mark.slow
-def test_pictures_of_formulas_are_the_same_on_every_run(mish: invact.Fit, tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg"):
-        save(invact_figure(mish), tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_the_root_makes_it_smooth() -> None:
@@ -116,13 +81,3 @@ def test_no_smooth_minimum_no_root(name: str) -> None:
     else:
         with pytest.raises(InputError, match=f"^{name} has no smooth minimum, and so no root; try gelu, silu or mish$"):
             root_figure(get(name))
-
-
-@pytest.mark.slow
-def test_fronts_and_what_is_chosen_of_them(mish: invact.Fit) -> None:
-    (axes,) = fronts_figure({"minimax and template": mish}).axes
-    assert legend(axes) == ["minimax and template", "chosen", "floor"]
-    assert drawn(axes, "minimax and template")[0].tolist() == [row.price.total for row in mish.front]
-    assert [float(part[0]) for part in drawn(axes, "chosen")] == [mish.best.price.total, mish.best.rms]
-    easier = replace(mish, rule=replace(mish.rule, text="easier"))
-    assert legend(fronts_figure({"easier": easier}).axes[0]) == ["easier", "floor"]

@@ -26,27 +26,14 @@ MAXSIZE = 30  # nodes of a formula that PySR looks for
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the engines that a user may change.
+    """The settings of the engines that a user may change."""
 
-    Attributes
-    ----------
-    seed : int
-        Random seed of the stochastic engines.
-    budget : int or None
-        Starts of a template, runs of operon, iterations of PySR; each engine's own number if None.
-    imported : Path or None
-        A folder with PySR's hall_of_fame.csv, whose formulas join the others.
-    templates : tuple of Template
-        The user's own templates.
-    timeout : float or None
-        Seconds for each search by PySR. A search that it ends is not repeatable.
-    """
-
-    seed: int = 0
+    seed: int = 0  # random seed of the stochastic engines
+    # starts of a template, runs of operon, iterations of PySR; each engine's own number if None
     budget: int | None = None
-    imported: Path | None = None
-    templates: tuple[template.Template, ...] = ()
-    timeout: float | None = None
+    imported: Path | None = None  # a folder with PySR's hall_of_fame.csv, whose formulas join the others
+    templates: tuple[template.Template, ...] = ()  # the user's own templates
+    timeout: float | None = None  # seconds for each search by PySR. A search that it ends is not repeatable.
 
 
 Report = Callable[[str], None]  # takes a short text of what is being done

@@ -35,24 +35,12 @@ _SAME = 1e-7  # |y| by which the root of a closed form may be 0 beside f(T): f(T
 
 @dataclass(frozen=True)
 class _Outputs:
-    """q = above·s + rest at outputs that are `distance` beyond f(T), and what it should be. All arrays: (n,).
+    """q = above·s + rest at outputs that are `distance` beyond f(T), and what it should be. All arrays: (n,)."""
 
-    Attributes
-    ----------
-    distance : array
-        |y - f(T)|, increasing; below 0 for outputs that rounding has taken beyond f(T).
-    factor : array
-        A(y), by which s is multiplied.
-    value : array
-        The mean of f' over the x stored as y, less B(y).
-    mass : array
-        How often y occurs.
-    """
-
-    distance: Array
-    factor: Array
-    value: Array
-    mass: Array
+    distance: Array  # |y - f(T)|, increasing; below 0 for outputs that rounding has taken beyond f(T)
+    factor: Array  # A(y), by which s is multiplied
+    value: Array  # the mean of f' over the x stored as y, less B(y)
+    mass: Array  # how often y occurs
 
     def best_low(self, shift: float) -> tuple[float, float]:
         """The mean square that the best `low` leaves where s is measured from `shift` before f(T), and this `low`."""
@@ -75,16 +63,9 @@ class _Outputs:
 def adapted_candidates(error_floor: ErrorFloor) -> tuple[Candidate, ...] | None:
     """The closed forms of both branches with the root that suits the format best; one root serves both branches.
 
-    Parameters
-    ----------
-    error_floor : ErrorFloor
-        The branches and the stored outputs of a 16-bit format.
-
-    Returns
-    -------
-    tuple of Candidate or None
-        A formula for each branch. None where T is no turning point with such a root on both sides, where f(T) is 0,
-        about which floating-point numbers are dense, or where no x that counts has a y within the root's reach.
+    error_floor: the branches and the stored outputs of a 16-bit format.
+    Returns a formula for each branch. None where T is no turning point with such a root on both sides, where f(T)
+    is 0, about which floating-point numbers are dense, or where no x that counts has a y within the root's reach.
     """
     parts = error_floor.split
     anchor = _turning_point(parts)

@@ -32,25 +32,15 @@ class Squares:
 
 @dataclass(frozen=True)
 class Target:
-    """The values that a formula should have at n points, and the cost of missing them.
+    """The values that a formula should have at n points, and the cost of missing them."""
 
-    Attributes
-    ----------
-    y, s : float64 array (n,)
-        The points: outputs, and the variable there.
-    value : float64 array (n,)
-        g, or the mean of f' over the x stored as y.
-    squares : Squares or None
-        With it the aim is the least mean square of q - value within bounds, without it the least largest error.
-    scale : float
-        The error that costs 1.
-    """
-
+    # y, s: float64 (n,): the points: outputs, and the variable there
     y: Array
     s: Array
-    value: Array
+    value: Array  # float64 (n,): g, or the mean of f' over the x stored as y
+    # with it the aim is the least mean square of q - value within bounds, without it the least largest error
     squares: Squares | None = None
-    scale: float = 1.0
+    scale: float = 1.0  # the error that costs 1
 
     @property
     def weight(self) -> Array:
@@ -96,30 +86,15 @@ class Tail:
 
 @dataclass(frozen=True)
 class Problem:
-    """The search for one formula of s.
+    """The search for one formula of s."""
 
-    Attributes
-    ----------
-    target : Target
-        The points and values.
-    good_cost : float
-        The cost that is good enough.
-    stop_cost : float
-        The cost at which a search may stop.
-    zero : bool
-        Whether q(0) must be 0.
-    center : float
-        The s about which powers are taken: costs a subtraction, and keeps errors in float32 near one rounding.
-    tail : Tail or None
-        How g tends to its limit, if it does so exponentially.
-    """
-
-    target: Target
-    good_cost: float
-    stop_cost: float
-    zero: bool = False
+    target: Target  # the points and values
+    good_cost: float  # the cost that is good enough
+    stop_cost: float  # the cost at which a search may stop
+    zero: bool = False  # whether q(0) must be 0
+    # the s about which powers are taken: costs a subtraction, and keeps errors in float32 near one rounding
     center: float = 0.0
-    tail: Tail | None = None
+    tail: Tail | None = None  # how g tends to its limit, if it does so exponentially
 
 
 Task = tuple[Variable, Problem]

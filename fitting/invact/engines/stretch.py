@@ -16,21 +16,11 @@ from actfit.fitting.invact.variable import Variable
 
 @dataclass(frozen=True)
 class Stretch:
-    """The part of a branch on which one formula approximates g.
+    """The part of a branch on which one formula approximates g."""
 
-    Attributes
-    ----------
-    branch_index : int
-        Of the branch in its split.
-    arc : Arc
-        The smooth part of the branch that is fitted.
-    even : bool
-        Whether g is a function of |y|; then the arc is the right half of the branch.
-    """
-
-    branch_index: int
-    arc: Arc
-    even: bool
+    branch_index: int  # of the branch in its split
+    arc: Arc  # the smooth part of the branch that is fitted
+    even: bool  # whether g is a function of |y|; then the arc is the right half of the branch
 
     @property
     def alone(self) -> Branch:
@@ -67,17 +57,10 @@ class Stretch:
 def stretch_of(split: Split, index: int) -> Stretch:
     """The stretch to fit of a branch that has no closed form.
 
-    Parameters
-    ----------
-    split : Split
-        The branches of f.
-    index : int
-        Of the branch.
-
-    Raises
-    ------
-    InputError
-        If the branch has more than one smooth stretch (or two that mirror each other), or f' no finite limit.
+    split: the branches of f.
+    index: of the branch.
+    Raises `InputError` if the branch has more than one smooth stretch (or two that mirror each other), or f' no
+    finite limit.
     """
     activation, arcs = split.activation, [arc for arc in split.branches[index].arcs if arc.direction]
     even = len(split.branches) == 1 and activation.parity == "even" and float(activation.f(0.0)) == 0.0

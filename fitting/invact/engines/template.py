@@ -87,19 +87,11 @@ def constants_of(text: str) -> list[str]:
 def parse_template(text: str, start: Mapping[str, float] | None = None, limit: float | None = None) -> Form:
     """The form of a template's text: c0, c1, ... stand for its constants, in the order in which they first appear.
 
-    Parameters
-    ----------
-    text : str
-        A formula. Each name in it that is not y, s, limit, pi, E or a function is a constant.
-    start : mapping, optional
-        Values of constants by name; 1 for the others.
-    limit : float, optional
-        The number for the name `limit`.
-
-    Raises
-    ------
-    InputError
-        If the grammar of formulas refuses the text, a constant cancels, or a start is not finite or not in the text.
+    text: a formula. Each name in it that is not y, s, limit, pi, E or a function is a constant.
+    start: values of constants by name; 1 for the others.
+    limit: the number for the name `limit`.
+    Raises `InputError` if the grammar of formulas refuses the text, a constant cancels, or a start is not finite or
+    not in the text.
     """
     start, names = dict(start or {}), constants_of(text)
     for name, value in start.items():

@@ -31,21 +31,11 @@ STARTS = 3  # of these points, those with the largest errors, at which it is the
 
 @dataclass(frozen=True)
 class Bound:
-    """A proven bound of |q - g| on one branch; of |q - g| / max(1, |g|) on an arc where g has no bound.
+    """A proven bound of |q - g| on one branch; of |q - g| / max(1, |g|) on an arc where g has no bound."""
 
-    Attributes
-    ----------
-    upper : float
-        |q - g| <= upper on the whole branch; rounded up, infinite if nothing could be proven.
-    sampled : float
-        The largest |q - g| at the points that were tried.
-    at : float
-        The x of that point.
-    """
-
-    upper: float
-    sampled: float
-    at: float
+    upper: float  # |q - g| <= upper on the whole branch; rounded up, infinite if nothing could be proven
+    sampled: float  # the largest |q - g| at the points that were tried
+    at: float  # the x of that point
 
     @property
     def slack(self) -> float:

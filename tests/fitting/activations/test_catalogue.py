@@ -9,7 +9,7 @@ import pytest
 from actfit.fitting.activations import Activation, from_expression, get, names, oracle
 from actfit.fitting.activations.catalogue import ALIASES
 from actfit.fitting.errors import InputError
-from tests.fitting.activations.catalogue_cases import INF, every_case
+from tests.fitting.activations.catalogue_cases import every_case
 
 
 def test_alias():
@@ -23,22 +23,12 @@ def test_alias():
     ("name", "params", "message"),
     [
         ("gelo", {}, "unknown function 'gelo'; did you mean gelu or elu or selu?"),
-        ("SILU", {}, "unknown function 'SILU'; did you mean silu or selu or elu?"),
         ("swihs", {}, "swish"),
-        ("", {}, "known: celu, elu, gelu"),
-        ("zzzz", {}, "hardshrink, hardsigmoid, hardswish"),
         ("gelu", {"alpha": 1.0}, "unknown parameter 'alpha'; gelu has none"),
         ("hardtanh", {"min": 1.0}, "unknown parameter 'min'; hardtanh has min_val, max_val"),
-        ("softplus", {"threshold": 20.0}, "unknown parameter 'threshold'; softplus has beta"),
         ("softplus", {"beta": 0.0}, "beta must be positive, got beta=0"),
-        ("softplus", {"beta": -1.0}, "beta must be positive, got beta=-1"),
-        ("softplus", {"beta": INF}, "parameter beta must be finite, got inf"),
         ("elu", {"alpha": math.nan}, "parameter alpha must be finite, got nan"),
-        ("celu", {"alpha": 0.0}, "alpha must be positive, got alpha=0"),
-        ("hardshrink", {"lambd": -0.5}, "lambd must be positive, got lambd=-0.5"),
-        ("softshrink", {"lambd": 0.0}, "lambd must be positive, got lambd=0"),
         ("hardtanh", {"min_val": 1.0}, "max_val must be above min_val, got min_val=1, max_val=1"),
-        ("hardtanh", {"min_val": 2.0, "max_val": 1.0}, "max_val must be above min_val, got min_val=2, max_val=1"),
     ],
 )
 def test_bad_names_and_parameters(name, params, message):
@@ -53,19 +43,10 @@ def test_bad_names_and_parameters(name, params, message):
     [
         ("a*x", {}, "unknown name 'a'"),
         ("x", {"params": {"a": 1.0}}, "parameter a must be in the expression, got 'x'"),
-        ("alpha*x", {"params": {"a": 1.0, "alpha": 1.0}}, "parameter a must be in"),
-        ("a*x", {"params": {"a": math.nan}}, "parameter a must be finite, got nan"),
         ("x/a", {"params": {"a": 0.0}}, "division by zero at position 1"),
         ("a*x", {"params": {"a": 0.0}}, "must be a function of x"),
         ("sin*x", {"params": {"sin": 1.0}}, "no function's name, got 'sin'"),
-        ("x", {"params": {"x": 1.0}}, "got 'x'"),
-        ("x", {"params": {"a b": 1.0}}, "letters, digits and underscores"),
-        ("x", {"params": {"ä": 1.0}}, "letters, digits and underscores"),
         ("x", {"name": "../../etc"}, "name must be letters"),
-        ("x", {"name": ""}, "name must be letters"),
-        ("x", {"name": "a\nb"}, "name must be letters"),
-        ("2 + pi", {}, "expression must be a function of x, got '2 + pi'"),
-        ("x - x", {}, "must be a function of x"),
     ],
 )
 def test_bad_user_functions(expr, options, message):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actfit.fitting.activations import Limits, Minimum, get, names, oracle
-from actfit.fitting.activations.catalogue import CATALOGUE
+from actfit.fitting.activations import Limits, Minimum, get, oracle
 from tests.fitting.activations.catalogue_cases import INF, close, every_case, every_name, known, shape
 from tests.fitting.agreement import EPS, assert_agree, misses
 
@@ -87,11 +86,6 @@ STEPS = {
 KINKS = {"hardswish": (-3, 3), **dict.fromkeys(["relu2", "softsign", "elu", "celu", "selu"], (0,))}
 
 
-def test_the_table_has_every_entry():
-    assert list(TABLE) == list(names()) == list(CATALOGUE)
-    assert len(names()) == 24
-
-
 @every_name
 def test_derived_properties(name):
     activation = get(name)
@@ -108,30 +102,6 @@ def test_derived_properties(name):
     assert activation.step_values == (None if steps is None else tuple(steps))
 
 
-SHAPES = {
-    **dict.fromkeys(["sigmoid", "tanh", "softplus", "softsign", "logsigmoid", "tanhshrink"], "+"),
-    **dict.fromkeys(["leaky_relu", "elu", "celu", "selu"], "+"),
-    **dict.fromkeys(["relu", "relu2"], "0 0 +"),
-    "relu6": "0 0 + 6 0",
-    "threshold": "0 0.1 +",
-    "hardtanh": "0 -1 + 1 0",
-    "hardsigmoid": "0 -3 + 3 0",
-    "hardshrink": "+ -0.5 0 0.5 +",
-    "softshrink": "+ -0.5 0 0.5 +",
-    "hardswish": "0 -3 - -1.5 +",
-    "gelu": "- -0.751792 +",
-    "gelu_tanh": "- -0.752461 +",
-    "quick_gelu": "- -0.751154 +",
-    "silu": "- -1.27846 +",
-    "mish": "- -1.19243 +",
-}
-
-
-@every_name
-def test_branches(name):
-    assert shape(get(name)) == SHAPES[name]
-
-
 @pytest.mark.parametrize(
     ("name", "params", "branches", "turning", "minimum", "limits", "derivative_limits", "steps"),
     [
@@ -139,16 +109,11 @@ def test_branches(name):
         ("leaky_relu", {"negative_slope": -0.5}, "- 0 +", [0], (0, 0), (INF, INF), (-0.5, 1), (-0.5, 1)),
         ("leaky_relu", {"negative_slope": 1}, "+", [], (-INF, None), LEAKY, (1, 1), (1,)),
         ("hardtanh", {"min_val": -0.3, "max_val": 2}, "0 -0.3 + 2 0", [], (-0.3, -0.3), (-0.3, 2), (0, 0), (0, 1)),
-        ("hardtanh", {"min_val": 1, "max_val": 5}, "0 1 + 5 0", [], (1, 1), (1, 5), (0, 0), (0, 1)),
         ("threshold", {"threshold": 2, "value": 0}, "0 2 +", [], (0, 2), (0, INF), (0, 1), (0, 1)),
-        ("threshold", {"threshold": 0, "value": 0}, "0 0 +", [], (0, 0), (0, INF), (0, 1), (0, 1)),
         ("threshold", {"threshold": -2, "value": 5}, "0 -2 +", [-2], (-2, None), (5, INF), (0, 1), (0, 1)),
         ("hardshrink", {"lambd": 2.25}, "+ -2.25 0 2.25 +", [], (-INF, None), LEAKY, (1, 1), (0, 1)),
-        ("softshrink", {"lambd": 0.1}, "+ -0.1 0 0.1 +", [], (-INF, None), LEAKY, (1, 1), (0, 1)),
-        ("softplus", {"beta": 4}, "+", [], (0, None), SOFT, (0, 1), None),
         ("softplus", {"beta": 1e-3}, "+", [], (0, None), SOFT, (0, 1), None),
         ("celu", {"alpha": 0.1}, "+", [], (-0.1, None), (-0.1, INF), (0, 1), None),
-        ("celu", {"alpha": 7}, "+", [], (-7, None), (-7, INF), (0, 1), None),
         ("elu", {"alpha": -2}, "- 0 +", [0], (0, 0), (2, INF), (0, 1), None),
         ("elu", {"alpha": 0}, "0 0 +", [], (0, 0), SOFT, (0, 1), (0, 1)),
     ],

@@ -22,27 +22,15 @@ pointwise = np.concatenate([line((), 401), [-INF, INF]])
     ("expr", "name"),
     [
         ("x*tanh(log(1+exp(x)))", "mish"),
-        ("x*tanh(log1p(exp(x)))", "mish"),
         ("x*(1 + erf(x/sqrt(2)))/2", "gelu"),
-        ("x*erfc(-x/sqrt(2))/2", "gelu"),
         ("x/(1 + exp(-x))", "silu"),
-        ("log(1 + exp(x))", "softplus"),
         ("(exp(x) - exp(-x))/(exp(x) + exp(-x))", "tanh"),
-        ("x/(1 + abs(x))", "softsign"),
-        ("sinh(x)/cosh(x)", "tanh"),
-        ("max(x, 0)", "relu"),
-        ("relu(x)", "relu"),
         ("(x + abs(x))/2", "relu"),
-        ("x*(1 + sign(x))/2", "relu"),
-        ("relu(x)**2", "relu2"),
         ("min(relu(x), 6)", "relu6"),
-        ("min(max(x, -1), 1)", "hardtanh"),
         ("x*min(relu(x + 3), 6)/6", "hardswish"),
-        ("where(x < -0.5 or x > 0.5, x, 0)", "hardshrink"),
         ("where(x < -0.5, x, where(x > 0.5, x, 0))", "hardshrink"),
         ("where(-0.5 <= x <= 0.5, 0, x)", "hardshrink"),
         ("Piecewise((x - 0.5, 0.5 < x), (x + 0.5, x < -0.5), (0, True))", "softshrink"),
-        ("where((x > 0.5) | (x < -0.5), x - sign(x)/2, 0)", "softshrink"),
         ("where((x > -1) & (x < 1), x, sign(x))", "hardtanh"),
     ],
 )
@@ -94,19 +82,14 @@ def test_turning_points_in_closed_form():
 @pytest.mark.parametrize(
     ("expr", "limits", "derivative_limits"),
     [
-        ("exp(x)", (0, INF), (0, INF)),
         ("x*exp(-x)", (-INF, 0), (INF, 0)),
         ("atan(x)", (-math.pi / 2, math.pi / 2), (0, 0)),
-        ("1/(1 + x**2)", (0, 0), (0, 0)),
-        ("sin(x)", (math.nan, math.nan), (math.nan, math.nan)),
-        ("x*sin(x)", (math.nan, math.nan), (math.nan, math.nan)),
         ("sin(x)/(1 + x**2)", (0, 0), (0, 0)),
         ("sqrt(1 + x**2) - x", (INF, 0), (-2, 0)),
         ("abs(x)**0.1", (INF, INF), (0, 0)),
         ("x*(1 - tanh(x))", (-INF, 0), (2, 0)),
         ("1e-20*tanh(x) + 1e-20", (0, 2e-20), (0, 0)),
         ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: NaN, no guess
-        ("log(x)", (math.nan, math.nan), (0, 0)),
     ],
 )
 def test_limits(expr, limits, derivative_limits):
@@ -120,10 +103,8 @@ def test_limits(expr, limits, derivative_limits):
     [
         ("x*log(abs(x))", (-INF, None)),
         ("x**2*log(abs(x))", (-0.5 / math.e, math.exp(-0.5))),
-        ("sqrt(abs(x))", (0, 0)),
         ("sin(x) + 2", (1, None)),
         ("where(x > 1, x, where(x < 1, 2 - x, 5))", (1, None)),
-        ("where(x >= 1, x, 2 - x)", (1, 1)),
         ("sqrt(x)", (math.nan, None)),  # not defined on the whole line
         ("1/log(2 + x**2)", (math.nan, None)),
     ],
@@ -146,13 +127,6 @@ def test_abs_and_sign_of_what_may_not_be_real():
     assert np.isnan(user.f(-1.0))
     assert from_expression("x*sign(x)").df([-2.0, 0.0, 2.0]).tolist() == [-1, 0, 1]
     assert from_expression("abs(x)").df([-2.0, -0.0, 2.0]).tolist() == [-1, 0, 1]  # torch: 0 at 0
-
-
-def test_plain_spelling_is_finite_where_float64_overflows():
-    user = from_expression("x*tanh(log(1 + exp(x)))")
-    points = np.array([-1e4, -746, -710, 709, 710, 711, 746, 1e4])
-    assert_agree(points, user.f(points), get("mish").f(points), rtol=EPS, atol=1e-300)
-    assert_agree(points, user.df(points), get("mish").df(points), rtol=EPS, atol=1e-300)
 
 
 @pytest.mark.parametrize("solve", [fit, lambda f, bits: fit_from_output(f, "bfloat16", bits=bits), fit_joint])

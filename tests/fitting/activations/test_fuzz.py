@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from actfit.fitting.activations.grammar import FUNCTIONS, parse
 from actfit.fitting.activations.tape import Tape
 from actfit.fitting.errors import InputError
-from tests.fitting.activations.reference_values import POINTS, REFERENCE
+from tests.fitting.activations.reference_values import REFERENCE
 from tests.fitting.agreement import assert_agree
 
 
@@ -93,30 +93,6 @@ def test_random_near_text(text):
 @given(tokens=st.lists(st.sampled_from([*NAMES, *NUMBERS, *OPERATORS, *WORDS, *PLANTED]), max_size=12))
 def test_token_soup(tokens):
     survive("".join(tokens))
-
-
-def extend(children):
-    many = st.lists(children, min_size=1, max_size=3).map(", ".join)
-    return st.one_of(
-        st.builds("({} {} {})".format, children, st.sampled_from(["+", "-", "*", "/", "**"]), children),
-        st.builds("({} {} {})".format, children, st.sampled_from(["<", "<=", ">", ">=", "and", "or", "&"]), children),
-        st.builds("{}({})".format, st.sampled_from(NAMES), many),
-        st.builds("where({} {} {}, {}, {})".format, children, st.sampled_from("<>"), children, children, children),
-        st.builds("Piecewise(({}, {} > {}), ({}, True))".format, children, children, children, children),
-        st.builds("-{}".format, children),
-    )
-
-
-atoms = st.sampled_from([*NUMBERS, *["x"] * 8, "a", "pi", "E", *PLANTED])
-
-
-@pytest.mark.slow
-@fuzz
-@given(text=st.recursive(atoms, extend, max_leaves=10))
-def test_random_trees_of_anything(text):
-    expression = survive(text)
-    if expression is not None:
-        Tape(expression).numpy(POINTS)  # every function that was accepted can be evaluated
 
 
 @pytest.mark.parametrize("text", PLANTED)

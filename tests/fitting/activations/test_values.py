@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actfit.fitting.activations import get, oracle
 from actfit.fitting.activations.catalogue import CATALOGUE
 from tests.fitting.activations.catalogue_cases import INF, every_case, every_name
-from tests.fitting.agreement import EPS, around, assert_agree, line, misses
+from tests.fitting.agreement import EPS, around, assert_agree, line
 
 
 def torch_function(activation):
@@ -66,20 +66,11 @@ def test_torch_agrees_in_float64(name, params):
     assert_agree(points, activation.f(points), f, rtol=8 * EPS, atol=size(activation, points))
     # 1 - tanh² in gelu_tanh's backward is only rounding at x = 7 and multiplied by 12; elsewhere factors are about 1.
     assert_agree(points, activation.df(points), df, rtol=slack(name), atol=slack(name))
-
-
-@every_case
-def test_torch_agrees_with_the_oracle_and_exactly_so_at_kinks(name, params):
-    activation = get(name, **params)
-    kinks = around([0.0, *activation.breakpoints])
-    points = np.concatenate([kinks, np.linspace(-9.7, 9.3, 41)])
-    (f, df), (oracle_f, oracle_df) = torch_values(activation, points), oracle_values(activation, points)
-    assert_agree(points, f, oracle_f, rtol=8 * EPS, atol=size(activation, points))
-    assert_agree(points, df, oracle_df, rtol=slack(name), atol=slack(name))
     if activation.step_values and name != "hardsigmoid":
+        kinks = around([0.0, *activation.breakpoints])
         df = torch_values(activation, kinks)[1]
-        assert_agree(kinks, df, oracle_values(activation, kinks)[1])  # the same branch: no tolerance
-        assert_agree(kinks, df, activation.df(kinks))
+        assert_agree(kinks, df, activation.df(kinks))  # the same branch: no tolerance
+        assert_agree(kinks, df, oracle_values(activation, kinks)[1])
 
 
 values = st.floats(-4, 4).map(lambda value: round(value, 3))
@@ -96,12 +87,6 @@ RANDOM = {
 }
 
 
-def test_random_parameters_cover_the_catalogue():
-    assert {name: set(strategies) for name, strategies in RANDOM.items()} == {
-        name: set(row.params) for name, row in CATALOGUE.items() if row.params
-    }
-
-
 @pytest.mark.parametrize("name", RANDOM)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -111,14 +96,6 @@ def test_torch_agrees_for_random_parameters(name, data):
     f, df = torch_values(activation, points)
     assert_agree(points, activation.f(points), f, rtol=8 * EPS, atol=size(activation, points))
     assert_agree(points, activation.df(points), df, rtol=slack(name), atol=slack(name))
-
-
-def test_default_softplus_of_torch_is_linear_above_20():
-    points = np.linspace(-30, 60, 181)
-    linear = torch.nn.functional.softplus(torch.tensor(points)).numpy()
-    message = misses(points, get("softplus").f(points), linear, rtol=4 * EPS)
-    assert message.startswith("2")  # at 20.5, 21, ...: torch returns x itself
-    assert_agree(points, get("softplus").f(points), linear, rtol=4 * EPS, atol=math.exp(-20))
 
 
 @every_case

@@ -12,7 +12,7 @@ from actfit.fitting.weights import parse_weight
 
 LO, HI = -10.0, 10.0
 # Shipped tables whose cases show the others', too: the time grows with the number of levels.
-SHOWN = re.compile(r"\w+/fewbit-[13]bit|gelu/fewbit-[248]bit|tanh/fewbit-8bit")
+SHOWN = re.compile(r"\w+/fewbit-[13]bit|gelu/fewbit-[248]bit")
 GAP = 1e-3  # between an answer and its lower bound, relative
 SAW = "where(x < 0, x*x/2, x*x/2 - 2*x)"  # f' = x, and x - 2 after a leap down at 0
 

@@ -1,7 +1,5 @@
 """Certificates under any weight: distributions, samples, callables with narrow peaks, and weights that are refused."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,10 +8,9 @@ from actfit.fitting.activations import get
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit import judge, scan
 from actfit.fitting.fewbit.measure import GOLDEN
-from actfit.fitting.fewbit.solve import UNSEEN, fit
+from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.weights import from_callable, from_samples
 from tests.fitting.fewbit.references import DERIVATIVES, GAP, HI, LO, fitted
-from tests.tiers import in_ci
 
 WEIGHTS = [
     "norm",
@@ -116,14 +113,11 @@ def bump(centre, width, beneath=1.0):
     return lambda x: beneath * np.exp(-x * x / 2) + np.exp(-(((x - centre) / width) ** 2) / 2) / width
 
 
-PEAKS = list(itertools.product([1e-3, 1e-4, 2e-5], [-8.7025, -4.1438, 2.4653, 5.6389], [1.0, 0.0]))
-
-
-# Every width where f' is bent most, alone and beside a wide density; and the narrowest where f' is flat.
+# Where f' is bent most, alone and beside a wide density; and where it is flat.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "centre", "beneath"),
-    in_ci(PEAKS, lambda peak: peak[1] == 2.4653 or peak == (2e-5, -8.7025, 1.0)),
+    [(1e-3, 2.4653, 0.0), (1e-4, 2.4653, 1.0), (2e-5, 2.4653, 0.0), (2e-5, -8.7025, 1.0)],
 )
 def test_a_narrow_peak_of_a_callable_is_found(width, centre, beneath):
     """Without landmarks. What is printed is the error that landmarks around the peak show, and the bound is below.
@@ -154,16 +148,6 @@ def test_a_peak_that_the_judge_alone_sees_is_refused():
     ):
         fit(get("gelu"), 3, weight=from_callable(density, "n"))
     assert fit(get("gelu"), 3, weight=from_callable(density, landmarks=marks)).error.gap <= GAP
-
-
-@pytest.mark.slow
-def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
-    """The judge misses the peak, but is right nevertheless, to UNSEEN, relative."""
-    density, marks = needle(0.5)
-    result = fit(get("gelu"), 3, weight=from_callable(density))
-    true = judge.l2_squared(get("gelu"), from_callable(density, landmarks=marks), (LO, HI), result.steps)
-    assert result.error.l2_squared == pytest.approx(true, rel=UNSEEN)
-    assert result.error.lower_bound <= true
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A fit as a document: its file's name, the command that makes it again, and what makes a new version."""
 
-import re
 import shlex
 import tomllib
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 
 from actfit.coefficients import load
 from actfit.coefficients.document import seal
-from actfit.coefficients.schema import schema
 from actfit.fitting import provenance
 from actfit.fitting.activations import from_expression, get
 from actfit.fitting.fewbit import document
@@ -67,49 +65,15 @@ def test_name_and_command(case: str) -> None:
     assert shlex.join(shlex.split(options)) == options
 
 
-def test_samples() -> None:
-    weight = from_samples(np.array([-1.0, 0.5, 2.0]))
-    made = fit(get("relu"), 1, weight=weight)
-    assert document.command(made) is None  # no file is known to hold them
-    assert document.file_name(made) == f"fewbit-1bit-{weight.label.replace(':', '_')}"
-
-
-def test_a_file_whose_name_is_no_text_has_no_command() -> None:
-    weight = replace(from_samples(np.array([-1.0, 0.5, 2.0])), spelling="\udcff.npy")  # as Python spells such names
-    made = fit(get("relu"), 1, weight=weight)
-    assert document.command(made) is None
-    seal(document.to_document(made), 1)
-
-
-def test_a_callable_has_no_command() -> None:
-    def bell(x: Any) -> Any:
-        return np.exp(-x * x)
-
-    made = fit(get("silu"), 1, weight=from_callable(bell))
-    assert document.command(made) is None
-    assert document.to_document(made)["provenance"]["command"] is None
-
-
-def test_every_name_is_one_that_files_may_have() -> None:
-    pattern = schema()["$defs"]["name"]["pattern"]
-    for make, _, _ in CASES.values():
-        assert re.search(pattern, document.file_name(make()))
-
-
-@pytest.mark.slow
-def test_the_document_says_what_was_fitted() -> None:
-    made = fit(get("elu", alpha=0.5), 2, levels="contiguous", domain=(-3, 2))
-    content = document.to_document(made)
-    assert content["function"] == {"name": "elu", "expr": get("elu").expr, "params": {"alpha": 0.5}}
-    assert (content["method"], content["options"]) == (
-        "fewbit",
-        {"bits": 2, "levels": "contiguous", "weight": "uniform", "domain": [-3.0, 2.0]},
-    )
-    assert set(content["error"]) == {"l2_squared", "linf", "linf_at", "lower_bound", "gap"}
-    solution = content["solution"]
-    assert len(solution["codes"]) == len(solution["borders"]) + 1
-    assert set(solution["codes"]) == set(range(len(solution["levels"])))
-    assert all(type(code) is int for code in solution["codes"])
+def test_what_no_command_line_names() -> None:
+    """Samples of no file, a file whose name is no text, and a Python function."""
+    samples = from_samples(np.array([-1.0, 0.5, 2.0]))
+    made = fit(get("relu"), 1, weight=samples)
+    assert document.file_name(made) == f"fewbit-1bit-{samples.label.replace(':', '_')}"
+    for weight in (samples, replace(samples, spelling="\udcff.npy"), from_callable(lambda x: np.exp(-x * x))):
+        made = fit(get("relu"), 1, weight=weight)
+        assert document.command(made) is None
+        assert seal(document.to_document(made), 1)["provenance"]["command"] is None
 
 
 def test_a_new_version_only_for_new_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,14 +88,6 @@ def test_a_new_version_only_for_new_content(tmp_path: Path, monkeypatch: pytest.
     assert (second.path.name, second.written) == ("fewbit-1bit.v2.json", True)
     assert load(second.path)["provenance"]["versions"] == {"actfit": "9.9.9"}
     assert first.path.read_bytes() == text
-
-
-def test_a_stored_fit_reloads_bit_for_bit(tmp_path: Path) -> None:
-    made = fit(get("silu"), 3)
-    solution = load(document.store(made, tmp_path).path)["solution"]
-    assert np.array(solution["borders"]).tobytes() == made.steps.borders.tobytes()
-    assert np.array(solution["levels"]).tobytes() == made.steps.levels.tobytes()
-    assert solution["codes"] == made.steps.codes.tolist()
 
 
 def test_versions_are_the_packages_own() -> None:

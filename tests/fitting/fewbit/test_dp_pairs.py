@@ -1,6 +1,5 @@
 """Partitions of pairs, against every partition in exact arithmetic."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actfit.fitting.fewbit.dp import partition
+from tests.fitting.partitions import best_of_all
 
 INTEGERS = st.integers(-4, 4).map(float)  # many exact ties
 WIDE = st.builds(lambda m, e: m * 10.0**e, st.floats(-1, 1), st.integers(-6, 6))
@@ -33,16 +33,6 @@ def exact_cost(rows: list[tuple[float, ...]]) -> Fraction:
     )
 
 
-def best_of_all(rows: list[tuple[float, ...]], k: int) -> Fraction:
-    """By looking at every partition."""
-    n = len(rows)
-    return min(
-        sum((exact_cost(rows[j:i]) for j, i in itertools.pairwise((0, *cuts, n))), Fraction(0))
-        for segments in range(1, min(k, n) + 1)
-        for cuts in itertools.combinations(range(1, n), segments - 1)
-    )
-
-
 @given(POINTS, st.integers(1, 6), st.booleans())
 def test_no_partition_is_better(rows: list[tuple[float, float, float]], k: int, ordered: bool) -> None:
     if ordered:
@@ -50,7 +40,8 @@ def test_no_partition_is_better(rows: list[tuple[float, float, float]], k: int, 
     masses, values = np.array([row[0] for row in rows]), np.array([row[1:] for row in rows])
     got = partition(values, masses, k)
     assert got.cuts.size < k
-    assert abs(Fraction(got.cost) - best_of_all(rows, k)) <= Fraction(got.slack)
+    best = best_of_all(lambda a, b: exact_cost(rows[a:b]), len(rows), k)
+    assert abs(Fraction(got.cost) - best) <= Fraction(got.slack)
 
 
 @pytest.mark.parametrize("k", [2, 7, 32])

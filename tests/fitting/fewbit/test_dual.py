@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.dp import partition
 from actfit.fitting.fewbit.dual import priced_partition
-from tests.fitting.fewbit.test_dp import CURVES, MASSES, Atoms, atoms, best_by_fractions, cost_of, gelu_slope
+from tests.fitting.fewbit.references import gelu
+from tests.fitting.fewbit.test_dp import CURVES, MASSES, Atoms, atoms, best_by_fractions, cost_of
 
 
 @given(atoms(), st.integers(1, 10))
@@ -60,7 +61,7 @@ def test_other_orders_are_right_or_refused(curve: str) -> None:
 
 def test_two_that_are_equally_good_are_spliced() -> None:
     """By symmetry the error of gelu' falls by as much from 15 to 16 levels as from 16 to 17: no price prefers 16."""
-    values = np.sort(gelu_slope(np.linspace(-10, 10, 10_000)))
+    values = np.sort(gelu(np.linspace(-10, 10, 10_000)))
     got, want = priced_partition(values, np.ones(10_000), 16), partition(values, np.ones(10_000), 16)
     assert got is not None
     assert len(got.cuts) == 15
@@ -69,7 +70,7 @@ def test_two_that_are_equally_good_are_spliced() -> None:
 
 def test_the_slack_of_many_levels_is_small() -> None:
     """The slack of k layers, each with its loss, was half of the certificate's gap at 8 bits."""
-    values = np.sort(gelu_slope(np.linspace(-10, 10, 20_000)))
+    values = np.sort(gelu(np.linspace(-10, 10, 20_000)))
     got, want = priced_partition(values, np.ones(20_000), 256), partition(values, np.ones(20_000), 256)
     assert got is not None
     assert got.cuts.tolist() == want.cuts.tolist()

@@ -1,10 +1,8 @@
 """Extreme functions and domains: each fit has a certificate, or is refused."""
 
-import flint
 import pytest
 
-from actfit.fitting.activations import calculus, from_expression
-from actfit.fitting.activations.tape import Tape
+from actfit.fitting.activations import from_expression
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.weights import from_samples
@@ -13,15 +11,10 @@ from tests.tiers import in_ci
 
 FITTED = [
     ("gelu", (1e-8, 2e-8)),
-    ("gelu", (1.0, 1.0000001)),
     ("gelu", (3, 9)),
     ("gelu", (-1e6, 1e6)),
-    ("selu", (-1e6, 1e6)),
-    ("softsign", (-1e6, 1e6)),
-    ("log(x)", (1, 10)),
     ("1/x", (0.01, 1)),
     ("x*sin(x)", (LO, HI)),
-    ("x**3", (LO, HI)),
     ("x**20", (LO, HI)),
     ("abs(x)**1.5", (LO, HI)),
     ("x**2.5", (0, 5)),
@@ -29,7 +22,6 @@ FITTED = [
     ("x*tanh(100000*x)", (LO, HI)),
     ("x*Phi(x)/10**30", (LO, HI)),
     ("10**30*x*Phi(x)", (LO, HI)),
-    ("sqrt(x**2 + 1)", (LO, HI)),
 ]
 
 
@@ -57,14 +49,9 @@ def test_a_far_domain_hides_no_feature():
 # (expression, domain): refused in one line.
 REFUSED = [
     ("sqrt(abs(x))", (LO, HI)),
-    ("log(x)", (LO, HI)),
     ("log(x)", (-10, -1)),
-    ("log(x)", (-1, 10)),
     ("1/x", (LO, HI)),
-    ("1/(x - 0.3)**2", (LO, HI)),
-    ("tan(x)", (LO, HI)),
     ("sqrt(x**2 - 1)", (LO, HI)),
-    ("where(x > 0, sqrt(x), x)", (LO, HI)),
     ("exp(x)", (-1000, 1000)),
     ("x*log(x)", (0, 1)),
     ("abs(x)**1.01", (LO, HI)),
@@ -117,18 +104,3 @@ def test_a_turn_that_float64_cannot_see_is_found(name):
 def test_squares_beyond_float64_are_refused(name):
     with pytest.raises(InputError, match=r"^f' must be at most 1e\+100 in size.*scale f"):
         fit(from_expression(name), 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "a", "b"), [("x**2 - 2", 1.0, 2.0), ("cos(x)", 1.0, 2.0), ("cos(x)", 9988.0, 9990.0), ("x**3", -1.0, 0.7)]
-)
-def test_a_root_has_fifty_digits_in_few_steps(text, a, b):
-    tape, steps = Tape(from_expression(text).f_expression), []
-    ball = tape.arb
-    tape.arb = lambda point: steps.append(point) or ball(point)
-    root = calculus.bisect(tape, a, b)
-    with flint.ctx.workprec(2 * calculus.PRECISION):
-        reach = flint.arb(10) ** -50
-        assert ball(root - reach) * ball(root + reach) < 0  # proven by a change of sign
-    # At a root of third order secants are slow: halving finds it.
-    assert len(steps) <= (calculus.PRECISION + calculus.SECANTS + 8 if text == "x**3" else 50)

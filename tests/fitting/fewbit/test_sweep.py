@@ -1,9 +1,6 @@
 """--all: over this machine's cores and over a Dask cluster; what it shows, and what it leaves after an interrupt."""
 
 import os
-import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +8,11 @@ import pytest
 
 from actfit.coefficients import available
 from actfit.fitting.activations import get, names
-from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit import __main__ as command
 from actfit.fitting.fewbit import document
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.fewbit.sweep import shipped, sweep
-from actfit.fitting.weights import uniform
-from tests.fitting.commands import on_a_terminal, python
+from tests.fitting.commands import python
 
 STORED = "actfit/coefficients"  # below the folder that a test runs in
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
@@ -103,40 +98,6 @@ def test_two_workers_make_the_same_files(
     assert contents() == alone
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_workers_do_not_hear_ctrl_c_and_stop_with_the_generator() -> None:
-    code = """
-import signal
-from contextlib import closing
-from actfit.fitting.fewbit import sweep
-
-def deaf(*_):
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-sweep._fit = deaf
-with closing(sweep.sweep([("relu", 1)] * 500, "best", None, None, jobs=2)) as fits:
-    print(next(fits), next(fits), deaf())
-"""
-    done = python("-c", code, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True True False\n", "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
-def test_the_progress_bar_is_for_terminals() -> None:
-    code = (
-        "import sys\nfrom fitting.fewbit import __main__ as command\n"
-        f"command.shipped = lambda: {TASKS}\nsys.exit(command.run(['--all']))"
-    )
-    printed, shown = on_a_terminal(lambda terminal: python("-c", code, stderr=terminal))
-    assert "\r" not in printed
-    assert len(printed.splitlines()) == 5
-    assert re.search(r"\d/4 \[", shown)
-    assert max(len(part) for part in shown.split("\r")) <= 60
-    assert shown.endswith("\r" + " " * len(shown.split("\r")[-2]) + "\r")  # nothing of it stays
-
-
 # a Dask cluster
 
 
@@ -172,33 +133,10 @@ def test_a_cluster_makes_the_same_files(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("address", ["nowhere", "tcp://127.0.0.1:1"])
-def test_a_scheduler_that_does_not_answer(address: str) -> None:
+def test_a_scheduler_that_does_not_answer() -> None:
     pytest.importorskip("distributed")
-    done = python("-m", "actfit.fitting.fewbit", "--all", "--scheduler", address, timeout=30)
+    address = "tcp://127.0.0.1:1"
+    done = python("-m", "actfit.fitting.fewbit", "--all", "--scheduler", address, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"fewbit: scheduler {address!r} does not answer: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-
-    class Client:
-        def __init__(self, address: str, timeout: float) -> None:
-            self.address = address
-
-        def wait_for_workers(self, count: int, timeout: float) -> None:
-            raise TimeoutError(f"Only 0/{count} workers arrived after {timeout}")
-
-        def close(self) -> None:
-            closed.append(self.address)
-
-    module = types.ModuleType("distributed")
-    module.Client = Client  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "distributed", module)
-    with pytest.raises(
-        InputError, match=r"^scheduler 'tcp://a:1' must have a worker; start one: dask worker tcp://a:1$"
-    ):
-        next(sweep(TASKS, "best", uniform(), None, scheduler="tcp://a:1"))
-    assert closed == ["tcp://a:1"]

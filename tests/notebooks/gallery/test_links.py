@@ -45,12 +45,3 @@ def test_an_address_that_the_filter_hides_ends_it(visit):
         assert_seen(tab, "gelu", label)
         assert tab.input_value("#page-filter") == ""
         assert tab.locator("#page-found").inner_text() == ""
-
-
-def test_an_address_of_nothing_changes_nothing(visit):
-    tab = visit()
-    for address in ("nothing", "%", "page-all", ""):
-        tab.evaluate("(hash) => { location.hash = hash }", address)
-    tab.fill("#page-filter", "mish")
-    tab.evaluate("new Promise((done) => { onhashchange = () => done(); location.hash = 'page-functions' })")
-    assert tab.input_value("#page-filter") == "mish"

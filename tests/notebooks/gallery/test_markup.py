@@ -5,7 +5,7 @@ import pytest
 from markupsafe import Markup
 
 from notebooks.gallery.markup import tag
-from notebooks.gallery.numbers import percent, short
+from notebooks.gallery.numbers import short
 from notebooks.gallery.svg import SEEN, Panel, path, thinned, ticks
 
 
@@ -21,24 +21,6 @@ def test_text_is_escaped_and_markup_is_not():
 )
 def test_short(value, words):
     assert short(value) == words
-
-
-def test_percent():
-    assert [percent(share).replace("\N{NO-BREAK SPACE}", " ") for share in (0.0, 0.00039, 0.0194, 1.8, 1e9)] == [
-        "0 %",
-        "0.039 %",
-        "1.9 %",
-        "180 %",
-        "> 1000 %",
-    ]
-
-
-def test_the_fewest_ticks():
-    assert ticks(-1.49, 1.49) == [-1.0, 0.0, 1.0]
-    assert ticks(-0.19, 0.19) == [-0.1, 0.0, 0.1]
-    assert ticks(-0.06, 1.06) == [0.0, 0.5, 1.0]
-    assert ticks(-3.3, 3.3, least=4) == [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
-    assert ticks(-9.0, 9.0, least=4) == [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0]
 
 
 @pytest.mark.parametrize("ends", [(-3.0, 3.0), (0.0, 1.0), (-0.1, 0.1), (-1e-7, 1e-7), (0.0, 20.0), (-0.17, 3.2)])

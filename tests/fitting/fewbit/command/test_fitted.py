@@ -8,16 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actfit import coefficients
 from actfit.coefficients.__main__ import run as run_coefficients
 from actfit.fitting.fewbit import __main__ as command
 from actfit.fitting.weights import from_samples
 from tests.fitting.commands import Command, files, stored
 
 
-@pytest.mark.parametrize(
-    ("error", "bits"), [("0.22", 1), ("0.05", 2), ("0.0475", 3), ("0.0123", 3), ("0.012", 4), ("1e9", 1)]
-)
+@pytest.mark.parametrize(("error", "bits"), [("0.05", 2), ("0.0475", 3), ("1e9", 1)])
 def test_max_error_takes_the_fewest_bits(error: str, bits: int, fewbit: Command) -> None:
     document = json.loads(fewbit("--fn", "silu", "--max-error", error, "--out", "-")[1])
     assert document["options"]["bits"] == bits
@@ -39,26 +36,6 @@ def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.
     assert fewbit("--expr", "x**2", "--domain", "0", "1", "--max-error", least[1])[0] == 0  # the advice is true
 
 
-@pytest.mark.slow
-def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
-    fewbit: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lower bound on coarse cells rules out each number of bits; eight whole fits took 20 seconds."""
-
-    def too_much(*_: object) -> None:
-        raise AssertionError("a bound on coarse cells is enough")
-
-    monkeypatch.setattr(sys.modules["actfit.fitting.fewbit.solve"], "polish", too_much)
-    monkeypatch.setattr(sys.modules["actfit.fitting.fewbit.solve"], "_judged", too_much)
-    status, out, err = fewbit("--fn", "gelu", "--max-error", "1e-9")
-    assert (status, out) == (2, "")
-    least = re.fullmatch(r"fewbit: max-error must be at least (\S+), what 8 bits reach, got 1e-09\n", err)
-    assert least is not None
-    monkeypatch.undo()
-    shipped = coefficients.load("gelu", "fewbit-8bit")["error"]["l2_squared"]
-    assert shipped <= float(least[1]) <= 1.01 * shipped
-
-
 # what takes long
 
 LONG = ("--expr", "x*sin(3*x)", "--domain", "-3", "3", "--bits", "5")
@@ -73,12 +50,9 @@ def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
     assert lines[-2] == "budget  the search was cut short after 1e-09 s; given more, it can prove or find better"
     assert lines[-1] == f"file    {unwritten}"
     assert fewbit(*LONG, "--budget", "1e-9", "--quiet") == (0, "", err)
-    for name in ("json", "csv", "latex"):
-        assert fewbit(*LONG, "--budget", "1e-9", "--format", name)[2] == err
     assert fewbit(*LONG, "--budget", "1e-9", "--out", "x.json", "--quiet") == (0, "", "")
     document = stored("x.json")
     assert document["provenance"]["command"].endswith("--bits 5 --domain -3.0 3.0 --budget 1e-09")
-    assert json.loads(fewbit(*LONG, "--budget", "1e-9", "--format", "json")[1])["error"] == document["error"]
     assert document["error"]["gap"] > 1e-3  # claims no more than what the round proved
     assert 0 <= document["error"]["lower_bound"] <= document["error"]["l2_squared"]
     whole = json.loads(fewbit(*LONG, "--out", "-")[1])["error"]
@@ -98,21 +72,6 @@ def test_the_whole_catalogue_on_a_budget(fewbit: Command, monkeypatch: pytest.Mo
     assert files() == [path]
     quiet = fewbit("--all", "--bits", "6", "--budget", "1e-9", "--quiet")
     assert quiet == (0, "", "fewbit: 1 of 2 tables not written: time cut it short\n")
-
-
-@pytest.mark.slow
-def test_a_terminal_is_told_what_takes_long(
-    fewbit: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    progress = sys.modules["actfit.coefficients.progress"]
-    monkeypatch.setattr(progress, "PATIENCE", 1e-3)
-    monkeypatch.setattr(progress, "PERIOD", 1e-3)
-    assert fewbit(*LONG, "--out", "x.json")[2] == ""  # stderr is no terminal
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    err = fewbit(*LONG, "--out", "x.json")[2]
-    assert re.search(r"\r5 bits: round \d+ on \d+ cells, gap [\d.]+ % \(\d+ s\) *\r", err)
-    assert err.endswith(" \r")  # nothing is left of it
-    assert fewbit(*LONG, "--out", "x.json", "--quiet")[2] == ""
 
 
 def test_levels(fewbit: Command) -> None:

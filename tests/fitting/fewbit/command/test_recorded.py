@@ -50,15 +50,6 @@ def test_a_table_for_each_place(models: str) -> None:
     assert set(slopes.tolist()) <= set(torch.tensor(made.steps.levels.tolist()).tolist())
 
 
-@pytest.mark.slow
-def test_joint_codes(models: str) -> None:
-    done = process(
-        "fewbit", "--fn", "gelu", "--bits", "2", "--joint", "--record", f"{models}:build", "--out", "codes", "--quiet"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert stored("codes/3.gelu.json")["method"] == "joint"
-
-
 def test_what_the_model_refuses_is_said_once(models: str) -> None:
     done = process("fewbit", "--fn", "silu", "--bits", "2", "--record", f"{models}:build", "--out", "tables")
     assert (done.returncode, done.stdout) == (2, "")

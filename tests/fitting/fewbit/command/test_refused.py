@@ -13,40 +13,34 @@ REFUSED: list[tuple[str, str]] = [
     *(
         (f"{what} --bits '{bits}'", f"bits must be a whole number from 1 to 8, got {shown}")
         for what, bits, shown in [
-            *(("--fn gelu", bits, bits) for bits in ("0", "9", "-1")),
-            *(("--fn gelu", bits, f"'{bits}'") for bits in ("2.5", "nan", "", "1e3")),
+            *(("--fn gelu", bits, bits) for bits in ("0", "9")),
+            *(("--fn gelu", bits, f"'{bits}'") for bits in ("2.5", "")),
             *(("--fn gelu", 5000 * "3", f"'{60 * '3'}'..."), ("--all", "9", "9"), ("--all", "", "''")),
         ]
     ),
     *(
         (f"--fn gelu --max-error {error}", f"max-error must be finite and at least 0, got {error}")
-        for error in ("nan", "inf", "-1.0")
+        for error in ("nan", "-1.0")
     ),
-    ("--fn gelu --max-error ''", "max-error must be a number, got ''"),
     *(
         (f"--fn gelu {words}", f"got '{words.split()[-1]}'; write it in the digits 0 to 9")
-        for words in ("--bits \uff13", "--bits 0_3", "--max-error \u0663", "--max-error 1_0", "--bits 1 --domain 0 1_0")
+        for words in ("--bits \uff13", "--max-error \u0663", "--bits 1 --domain 0 1_0")
     ),
     *(
         (f"{what} --domain {ends}", f"domain must be two finite numbers, the lower first, got {ends}")
         for what, ends in (
-            *(("--fn gelu --bits 1", ends) for ends in ("1 -1", "1 1", "nan 1", "0 nan", "-inf inf", "0 inf")),
+            *(("--fn gelu --bits 1", ends) for ends in ("1 1", "0 nan", "-inf inf")),
             ("--all", "1 0"),
         )
     ),
-    ("--fn gelu --bits 1 --domain 0 ''", "domain must be a number, got ''"),
     *(
         (
             f"--fn gelu --bits 1 --out x --record '{name}'",
             f"record must be module:function that gives model and inputs, got '{name}'",
         )
-        for name in ("models", ":build", "models:", "")
+        for name in ("models", ":build")
     ),
     ("--fn gelu --bits 1 --record models:build", "--record needs a folder for its tables, as --out tables, got None"),
-    (
-        "--fn gelu --bits 1 --record models:build --out -",
-        "--record needs a folder for its tables, as --out tables, got '-'",
-    ),
     *(
         (f"--record models:build --out x {words}", f"--{words.split()[0][2:]} goes without --record")
         for words in (
@@ -60,7 +54,6 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("--fn gelu --bits 1 --domain a 1", "domain must be a number, got 'a'"),
     ("--fn gelu --bits 1 --domain 1", "argument --domain: expected 2 arguments; see --help"),
-    ("--fn gelu --bits 1 --domain '-1e3 5'", "argument --domain: expected 2 arguments; see --help"),
     *(
         (f"{what} --levels many", "levels must be one of best, shared, contiguous, even, got 'many'")
         for what in ("--fn gelu --bits 1", "--all")
@@ -70,13 +63,12 @@ REFUSED: list[tuple[str, str]] = [
     ("--fn gelu --bits 1 --weight norm --domain 100 200", "weight norm must not be zero on all of [100, 200]"),
     ("--expr '1/x' --bits 1", "at x = 0 a divisor of f is 0: leave it out by --domain"),
     ("--expr 'sqrt(abs(x))' --bits 1", "near x = 0; try --domain"),
-    ("--expr 'log(x)' --bits 1", "try --domain"),
     ("--all --max-error 0", "--max-error goes with one function, not with --all"),
     ("--all --levels even", "--levels even goes with one function, not with --all"),
     ("--fn gelu --max-error 1 --budget 1", "--budget goes with --bits: a search cut short does not know the fewest"),
     *(
         (f"--fn gelu --bits 1 --budget {budget}", f"budget must be a positive number of seconds, got {budget}")
-        for budget in ("0", "-1", "nan", "inf")
+        for budget in ("0", "nan")
     ),
     ("--fn gelu --bits 1 --budget soon", "budget must be a number, got 'soon'"),
 ]
@@ -90,13 +82,6 @@ def test_bad_input_is_one_line(line: str, message: str, fewbit: Command) -> None
     assert message in err
     assert err.count("\n") == 1
     assert files() == []
-
-
-def test_samples_outside_the_domain(fewbit: Command) -> None:
-    Path("a.txt").write_text("1 2 3")
-    status, _, err = fewbit("--fn", "gelu", "--bits", "1", "--weight", "a.txt", "--domain", "4", "5")
-    assert status == 2
-    assert err.startswith("fewbit: samples must lie in the domain, got none in [4, 5]")
 
 
 def test_a_bad_file_in_the_place_of_the_new_one(fewbit: Command) -> None:

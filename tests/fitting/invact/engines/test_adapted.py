@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actfit.coefficients import load
 from actfit.fitting.activations import from_expression, get
-from actfit.fitting.invact.document import file_name, to_document
 from actfit.fitting.invact.engines.adapted import GRID, _Outputs, adapted_candidates
 from actfit.fitting.invact.error_floor import information_floor
 from actfit.fitting.invact.front import judged
@@ -84,20 +82,6 @@ def test_they_cost_no_instruction_and_the_bound_is_proven(dtype, bits):
         assert excess[0] < excess[1] / 20
     for candidate, branch in zip(fitted.best.candidates, fitted.error_floor.split.branches, strict=True):
         assert math.isfinite(prove(candidate, branch).upper)
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN)
-def test_files(dtype):
-    fitted = fit(get("hardswish"), dtype)
-    document, shipped = to_document(fitted), load("hardswish", f"invact-{dtype}")
-    assert file_name(fitted) == f"invact-{dtype}"
-    assert document["options"] == shipped["options"]
-    assert document["options"]["engine"] == "adapted"
-    assert document["provenance"]["command"] == f"python -m fitting.invact --fn hardswish --dtype {dtype}"
-    for branch, stored in zip(document["solution"]["branches"], shipped["solution"]["branches"], strict=True):
-        assert (branch["variable"], branch["expression"]) == (stored["variable"], stored["expression"])
-        # Where a sum of float64 numbers is flat about its minimum, the place is known to half of the digits.
-        assert branch["constants"] == pytest.approx(stored["constants"], rel=1e-6)
 
 
 def test_a_maximum_is_a_minimum_turned():

@@ -15,6 +15,7 @@ from actfit.fitting.invact.branches import split
 from actfit.fitting.invact.engines import chain_rule
 from actfit.fitting.invact.engines.closed_form import closed_form
 from actfit.fitting.invact.variable import Y
+from tests.fitting.activations.catalogue_cases import PARAMETERS
 
 INF = math.inf
 OPEN = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "tanhshrink")
@@ -22,38 +23,23 @@ CATALOGUE = [name for name in names() if name not in OPEN]
 
 EXPRESSIONS = [
     "3*tanh(2*x+1)-4",
-    "log1p(exp(x))",
     "log(1+exp(2*x))",
     "x**3",
-    "x**3+1",
     "x**2",
     "2*x**2-12*x+5",
-    "x**4",
     "x*abs(x)",
-    "abs(x)",
     "exp(-x)",
-    "2**x",
     "1/(1+exp(-x))",
-    "exp(x)/(1+exp(x))",
     "(exp(2*x)-1)/(exp(2*x)+1)",
-    "sinh(x)",
     "cosh(x)-1",
-    "sech(x)",
     "atan(3*x)",
     "sqrt(1+x**2)-1",
-    "x/(1+abs(x))",
     "3*softsign(2*x+1)-4",
-    "max(x,0)**2",
-    "sigmoid(x)**2",
     "tanh(x)**3",
     "where(x>0, x, 0.1*expm1(3*x))",
-    "where(x>0, x+1, x)",
     "where(x>0, 1, 0)",
-    "where(x>0, 2*x+3, x+1)",
     "where(x>=1, 2*x+1, exp(x-1))",
-    "where(x>=0, x, 0)",
     "where(x<=1, 0, (x-1)**2/2 + x - 1)",
-    "where(x>0, -x, -2*x)",
     "where(x>=0, -x, -2*x)",
     "where(x>0, 3*expm1(x), 2*x)",
     "where(x>1, 3, where(x<-1, -3, x**3))",
@@ -101,22 +87,7 @@ def check_at_50_digits(activation, forms, tolerance):
         assert error <= (tolerance if x not in edges else 1e-15) * (1 + abs(derivative)), f"x = {x}"
 
 
-PARAMETERS = [
-    *((name, {}) for name in CATALOGUE),
-    *(("leaky_relu", {"negative_slope": derivative}) for derivative in (0.0, -0.3, 1.0, 2.5)),
-    ("threshold", {"threshold": 1.3, "value": -7.1}),
-    ("threshold", {"threshold": -0.7, "value": -0.7}),
-    ("hardtanh", {"min_val": 1.1, "max_val": 5.0}),
-    ("hardshrink", {"lambd": 0.1}),
-    ("softshrink", {"lambd": 1.7}),
-    ("softplus", {"beta": 0.3}),
-    ("softplus", {"beta": 7.0}),
-    *(("elu", {"alpha": alpha}) for alpha in (0.0, -1.0, 2.3)),
-    *(("celu", {"alpha": alpha}) for alpha in (0.1, 3.0)),
-]
-
-
-@pytest.mark.parametrize(("name", "params"), PARAMETERS)
+@pytest.mark.parametrize(("name", "params"), [case for case in PARAMETERS if case[0] not in OPEN])
 def test_catalogue_at_50_digits(name, params):
     activation = get(name, **params)
     check_at_50_digits(activation, forms_of(activation), tolerance=1e-40)
@@ -139,13 +110,10 @@ def inside(low, high):
     [
         ("sigmoid", {}, 0),
         ("tanh", {}, 0),
-        ("softplus", {}, 0),
-        ("softsign", {}, 0),
         ("logsigmoid", {}, 0),
         ("relu2", {}, 0),
         ("elu", {}, 0),
         ("elu", {"alpha": 2.3}, 0),
-        ("celu", {}, 0),
         ("selu", {}, 1.0507009873554805 * 1.6732632423543772),
     ],
 )
@@ -162,52 +130,23 @@ def test_monotone_forms_within_2_ulp_in_float64(name, params, constant):
         assert abs(mpmath.mpf(float(got)) - true) <= allowed, f"y = {y}: {got} for {mpmath.nstr(true, 20)}"
 
 
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_hardswish_in_float64(sign):
-    """Next to T too, where y + 3/8 is exact: within 3 ulp (two factors of the constant, the root, two products)."""
-    activation = get("hardswish")
-    form = forms_of(activation)[sign > 0]
-    points = np.array(
-        [np.nextafter(-0.375, 0), -0.375 + 1e-12, -0.37, -0.3, -0.1, -1e-9, *([0.0, 1.0, 2.99][: 3 * (sign > 0)])]
-    )
-    for y, got in zip(points, Tape(form, Y).numpy(points), strict=True):
-        with mpmath.workdps(50):
-            true = sign * mpmath.sqrt(mpmath.mpf(2) / 3 * (mpmath.mpf(float(y)) + mpmath.mpf(3) / 8))
-        assert abs(mpmath.mpf(float(got)) - true) <= 3 * math.ulp(float(abs(true)))
-
-
 @pytest.mark.parametrize(
     ("name", "params", "index", "y", "derivative"),
     [
         ("relu", {}, 0, 0.0, 0),
-        ("relu", {}, 0, -0.0, 0),
         ("relu", {}, 0, 5e-324, 1),
-        ("leaky_relu", {}, 0, 0.0, 0.01),
         ("leaky_relu", {"negative_slope": -0.3}, 0, 0.0, -0.3),
-        ("relu6", {}, 0, 0.0, 0),
         ("relu6", {}, 0, 6.0, 0),
-        ("relu6", {}, 0, 5.9999, 1),
-        ("hardtanh", {}, 0, -1.0, 0),
-        ("hardtanh", {}, 0, 1.0, 0),
-        ("hardsigmoid", {}, 0, 0.0, 0),
         ("hardsigmoid", {}, 0, 1e-300, 1 / 6),
-        ("hardsigmoid", {}, 0, 1.0, 0),
         ("hardswish", {}, 0, 0.0, 0),
         ("hardswish", {}, 0, -5e-324, -0.5),
         ("hardswish", {}, 0, -0.375, 0),
-        ("hardswish", {}, 1, -0.375, 0),
         ("hardswish", {}, 1, 3.0, 1),
-        ("hardswish", {}, 1, 1e30, 1),
         ("hardshrink", {}, 0, 0.0, 0),
-        ("hardshrink", {}, 0, 0.5, 1),
         ("hardshrink", {}, 0, -0.5, 1),
-        ("softshrink", {}, 0, 0.0, 0),
-        ("softshrink", {}, 0, 5e-324, 1),
         ("softshrink", {}, 0, -5e-324, 1),
         ("elu", {}, 0, 0.0, 1),
-        ("elu", {}, 0, -1.0, 0),
         ("threshold", {}, 0, 20.0, 0),
-        ("threshold", {}, 1, 0.1, 1),
         ("threshold", {}, 1, 20.0, 1),
     ],
 )
@@ -262,13 +201,9 @@ def steps(form):
     ("name", "index", "y", "derivative"),
     [
         ("relu", 0, INF, 1),
-        ("relu", 0, -INF, 0),
-        ("leaky_relu", 0, -INF, 0.01),
         ("hardshrink", 0, -INF, 1),
         ("hardswish", 1, INF, 1),
         ("softplus", 0, INF, 1),
-        ("logsigmoid", 0, -INF, 1),
-        ("elu", 0, INF, 1),
         ("selu", 0, INF, 1.0507009873554805),
         ("relu2", 0, INF, INF),
     ],

@@ -5,10 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import sympy
 from hypothesis import given
 from hypothesis import strategies as st
-from sympy import exp, sqrt
 
 from actfit.fitting.activations import get
 from actfit.fitting.errors import InputError
@@ -94,21 +92,6 @@ def test_the_papers_formulas_have_these_errors(branch: str, worst: str, where: s
     assert f"{squared(name, index, 200).target.cost(candidate.form) * 1e-6:.2e}" == integral
 
 
-def test_published_are_the_papers_own_numbers() -> None:
-    left, right = published("gelu") or (None, None)
-    assert left is not None
-    assert right is not None
-    assert left.form.engine == right.form.engine == "published"
-    assert left.form.values[0] == 1.6311011311381 != float(np.float32(1.6311011311381))
-    assert right.variable.anchor == pytest.approx(-0.16997120747990363, rel=1e-15)
-    root = sqrt(Y + C[1])
-    inner = sympy.Abs(C[3] * Y**2 + sympy.Abs(C[4] * Y + C[5]) + C[6])
-    assert left.form.expression == C[0] * root * (2 * Y + C[2] * sqrt(-Y)) * (inner + C[7])
-    assert right.form.expression == 1 + (C[0] + C[1] * S + C[2] * S**2) * exp(C[3] * (C[4] - S**2) ** 3)
-    assert left.price.total == 13  # its own root; none is charged for s
-    assert published("mish") is None
-
-
 @pytest.mark.parametrize(
     ("template", "refitted", "searched"),
     [(GELU_LEFT, 1.1, 5.0), (GELU_RIGHT, 2.1, 2.1), (SILU_LEFT, 2.8, 2.8), (SILU_RIGHT, 5.0, 5.0)],
@@ -134,18 +117,6 @@ def test_the_largest_error_is_polished_too(template: Template) -> None:
     problem = largest(*BRANCHES[template.name])
     (best,) = search(problem, budget=2, templates=(template,))[-1:]
     assert problem.target.cost(best) < 0.98 * problem.target.cost(theirs(template.name).form)
-
-
-@pytest.mark.parametrize("name", ["mish", "quick_gelu"])
-@pytest.mark.parametrize("index", [0, 1])
-def test_other_functions_begin_at_the_same_constants(name: str, index: int) -> None:
-    problem = squared(name, index)
-    own = (SILU_LEFT, GELU_LEFT) if index == 0 else (SILU_RIGHT, GELU_RIGHT)
-    front = search(problem, budget=4, templates=TEMPLATES)
-    assert front
-    assert problem.target.cost(front[-1]) < 200  # a mean square of 1e-5
-    started = [problem.target.cost(parse_template(template.text, template.start)) for template in own]
-    assert problem.target.cost(front[-1]) < min(started)
 
 
 @pytest.mark.slow
@@ -234,13 +205,6 @@ def test_constants_are_numbered_as_they_appear() -> None:
     [
         ("a*s +", {}, r"malformed at position \d+ of 'a\*s \+'"),
         ("a*x", {}, "unknown name 'x' .* at position 3 of 'a\\*x'"),
-        ("a*foo(s)", {}, "unknown function 'foo' .* at position 3"),
-        ("a*exp", {}, r"exp is a function: write exp\(x\), at position 3"),
-        ("a*s if y else s", {}, "'if' is not allowed: use where\\(condition, a, b\\), at position 1"),
-        ("lambda: s", {}, "Lambda is not allowed at position 1"),
-        ("a.b*s", {}, "a dot after a name is not allowed at position 1"),
-        ("__import__('os').getpid()", {}, "position 1"),
-        ("a*s; b", {}, "malformed at position"),
         ("é*s", {}, "plain ASCII"),
         ("a*s", {"b": 1.0}, r"start must give values to constants .* got 'b' for 'a\*s', which has a$"),
         ("y*s", {"b": 1.0}, "which has none$"),

@@ -25,19 +25,13 @@ LINE = (np.concatenate([-(FAR_S**2), FAR_S**2]),) * 2
     ("text", "sound"),
     [
         ("1 - exp(-y)", True),
-        ("s/(1 + 0.4*s)", True),
         ("1/(1 - 0.4*s)", False),  # a pole at s = 2.5
-        ("1/(s - 2.5)**2", False),
         ("1/abs(s - 2.5)", False),
         ("1/(abs(s - 2.5) + 1)", True),
-        ("1/s", False),
         ("log(s)", False),
         ("1/log(s + 0.5)", False),  # log is 0 at s = 0.5
-        ("log(s + 1)", True),
-        ("sqrt(s)", True),
         ("sqrt(1 - s)", False),
         ("sqrt(abs(1 - s))", True),
-        ("(s + 0.5)**1.3", True),
         ("(s - 0.5)**1.3", False),
         ("exp(y)", False),  # infinite in the end
         ("y**2*exp(-y)", False),  # infinite times 0 in float32
