@@ -148,11 +148,6 @@ def test_several_results(backend: str) -> None:
         torch.testing.assert_close(result.double(), true, rtol=2.0**-22, atol=2.0**-22)
 
 
-def test_a_tuple_of_one_stays_one() -> None:
-    (y,) = elementwise(lambda x: (2 * x,))(torch.ones(3))
-    assert torch.equal(y, torch.full((3,), 2.0))
-
-
 def test_constant_results(backend: str) -> None:
     x = torch.randn(9, dtype=torch.bfloat16, device=backend).requires_grad_()
     ones, same = elementwise(lambda x: (torch.ones_like(x), x))(x)

@@ -1,7 +1,6 @@
 """The object that `elementwise` makes of a function: its name, copies, constants and methods; and refusals."""
 
 import copy
-import io
 import pickle
 import threading
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import KernelError, elementwise
+from tests.kernels.copies import saved_and_loaded
 from tests.kernels.programs import Doubled
 from tests.kernels.written import MADE, WRITTEN, several
 
@@ -47,10 +47,7 @@ def test_copies_and_pickles() -> None:
     with pytest.raises(Exception, match="pickle"):
         pickle.dumps(MADE["mish"])
     net, x = Holder(), torch.randn(4, 3)
-    stored = io.BytesIO()
-    torch.save(net, stored)
-    stored.seek(0)
-    for other in (copy.deepcopy(net), torch.load(stored, weights_only=False)):
+    for other in (copy.deepcopy(net), saved_and_loaded(net)):
         assert other.activation is several
         assert torch.equal(other(x), net(x))
 

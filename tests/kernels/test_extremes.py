@@ -101,23 +101,13 @@ def check(engine: object, name: str, method: str, dtype: str) -> None:
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_the_reference(name: str, method: str, dtype: str) -> None:
     check(reference, name, method, dtype)
+    check_nan(reference, name, method, dtype)
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "float64"])
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_triton(name: str, method: str, dtype: str, device: str) -> None:
     check(launch, name, method, dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "method"), CASES)
-def test_nan_in_the_reference(name: str, method: str, dtype: str) -> None:
-    check_nan(reference, name, method, dtype)
-
-
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "float64"])
-@pytest.mark.parametrize(("name", "method"), CASES)
-def test_nan_in_triton(name: str, method: str, dtype: str, device: str) -> None:
     check_nan(launch, name, method, dtype)
 
 

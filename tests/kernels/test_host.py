@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from actfit.coefficients import load
 from actfit.kernels.engine import from_output, host, planes, reference
 from actfit.kernels.engine.elements import DTYPES, table_of, torch_elements, widened
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
-from benchmarks.baselines.oracle import truth
 from tests.kernels.specs import spec
 
 SIXTEEN = (torch.bfloat16, torch.float16)
@@ -102,21 +100,6 @@ def test_an_infinity_changes_nothing_beside_it(name, dtype) -> None:
     assert torch.equal(y[others], finite[others])
     assert not torch.isnan(y).any()
     assert not torch.isnan(saved).any()
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, dtype) -> None:
-    kernel, params = spec(name, "invact"), tuple(FUNCTIONS[name].parameters.values())
-    x, f, df = truth(name, dtype)
-    y, saved = reference.forward(kernel, x, params)
-    dx = reference.backward(kernel, torch.ones_like(x), y, saved, params)
-    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)  # the file's error holds for the nearest y only
-    # In float32 a formula of some twenty operations moves by 2**-19 at most; rounding adds half a unit.
-    limit = load(name, f"invact-{str(dtype).removeprefix('torch.')}")["error"]["linf"] + 2.0**-19
-    limit = limit + torch.finfo(dtype).eps / 2 * dx.double().abs()
-    assert ((dx.double() - df).abs() <= limit)[nearest].all()
-    assert nearest.sum() >= len(x) / 4
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)

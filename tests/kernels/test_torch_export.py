@@ -49,13 +49,6 @@ def test_torch_export(options: dict, strict: bool) -> None:
         assert torch.equal(exported.module()(other), stock(model, other))
 
 
-def test_a_method_is_checked_in_an_export() -> None:
-    model = Model(METHODS["invact"])
-    model.first[1].method = "inwact"
-    with pytest.raises(Exception, match="method must be one of"):
-        torch.export.export(model, (torch.randn(5, 8),))
-
-
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")),
     reason="onnx or onnxscript is not installed",
@@ -84,13 +77,6 @@ def test_jit_trace(options: dict) -> None:
     assert "aten::gelu" in str(traced.inlined_graph)
     with torch.no_grad():
         assert torch.equal(traced(x), net(x))
-
-
-@traced_by
-def test_jit_trace_of_a_gated_activation() -> None:
-    a, b = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
-    traced = torch.jit.trace(actfit.functional.swiglu, (a, b))
-    assert torch.equal(traced(a, b), nn.functional.silu(a) * b)
 
 
 @pytest.mark.parametrize("use", ["module", "function"])

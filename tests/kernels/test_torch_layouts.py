@@ -86,14 +86,6 @@ def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
             assert torch.equal(y, expected), layout
 
 
-@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "hardswish"])
-def test_act_linear_is_stocks_bit_for_bit(name: str) -> None:
-    linear = nn.Linear(25, 3)
-    for x in (torch.randn(8, 50)[:, 25:], torch.randn(8, 50)[:, ::2], torch.randn(8, 25)):
-        expected = linear(STOCK[name](x).contiguous())
-        assert torch.equal(actfit.nn.ActLinear(name, linear)(x.requires_grad_()), expected)
-
-
 # Vector and scalar code of gelu differ by some units in the last place. Next to the minimum that moves invact's f',
 # which y determines to within 8e-5 there (see test_torch_autograd), and precision-bit's by twice as much.
 OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
@@ -133,12 +125,6 @@ def test_expanded_inputs(options: dict, name: str) -> None:
     assert agree(outcome(x, options), in_rows(x, options))
 
 
-@pytest.mark.parametrize("name", ["rows", "inside"])
-def test_the_layout_of_an_expanded_input_is_stocks(name: str) -> None:
-    y, _ = outcome(EXPANDED[name], {})
-    assert y.stride() == stock(EXPANDED[name]).stride()
-
-
 @each_method
 def test_gradients_of_any_strides(options: dict) -> None:
     x = DENSE["contiguous"]
@@ -176,7 +162,7 @@ def test_shapes_and_dtypes(options: dict, shape: tuple[int, ...], dtype: torch.d
         assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "tanh"])
+@pytest.mark.parametrize("name", ["gelu", "tanh"])
 def test_large_tensors(name: str) -> None:
     """Torch cuts them into a piece for each thread and runs scalar code at the ends; we work piece by piece, too."""
     x = torch.randn((1 << 20) + 98317)
@@ -210,11 +196,6 @@ def test_gated_layouts(run) -> None:
     got = torch.autograd.grad(run(a, b), (a, b), cotangent)
     expected = torch.autograd.grad(run(*rows), rows, cotangent.contiguous())
     assert all(close(*pair, OF_Y) for pair in zip(got, expected, strict=True))
-
-
-def test_gated_layout_is_stocks() -> None:
-    a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
-    assert actfit.functional.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
 
 
 @pytest.mark.parametrize("shape", [(32,), (0, 32), (2, 3, 32), (7, 32)], ids=str)

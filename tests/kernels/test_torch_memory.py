@@ -52,12 +52,6 @@ def test_bytes_of_an_mlp(method: str, backend: str) -> None:
     assert allocated - y.nbytes == EXPECTED[method]
 
 
-def test_expected_bytes_are_in_order() -> None:
-    assert EXPECTED["stock"] == 10560
-    assert EXPECTED["fewbit"] == 5775
-    assert EXPECTED["invact"] == 5445
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
@@ -105,12 +99,6 @@ def test_inference_keeps_nothing(options: dict) -> None:
         y, allocated = bytes_allocated(net, x)
     assert y.is_inference()
     assert allocated == y.nbytes
-
-
-def test_inference_tensors_can_be_taken_in() -> None:
-    with torch.inference_mode():
-        x = torch.randn(50)
-    assert torch.equal(actfit.nn.GELU()(x), nn.functional.gelu(x))
 
 
 def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:

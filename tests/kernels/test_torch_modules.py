@@ -1,8 +1,5 @@
 """Modules in common uses: copied, saved, moved to other dtypes, tied, put into transformers."""
 
-import copy
-import io
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import actfit
+from tests.kernels.copies import each_copy
 from tests.kernels.saved import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -32,13 +30,7 @@ def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]))
 
 
-def saved_and_loaded(net: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(net, file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), saved_and_loaded])
+@each_copy
 @each_method
 def test_copies_do_the_same(options: dict, copied) -> None:
     net, x = mlp(options), torch.randn(5, 8, requires_grad=True)
@@ -58,13 +50,6 @@ def test_state_dicts_are_stocks(options: dict) -> None:
     x = torch.randn(5, 8)
     with torch.no_grad():
         assert torch.equal(ours(x), stock(x))
-
-
-def test_act_linear_keeps_the_names_of_its_linear() -> None:
-    linear = nn.Linear(8, 2)
-    net = actfit.nn.ActLinear("gelu", linear)
-    assert list(net.state_dict()) == ["linear.weight", "linear.bias"]
-    assert net.linear is linear
 
 
 def test_names_are_shown() -> None:
