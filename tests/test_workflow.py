@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -15,7 +14,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-SEARCH = "tests/fitting/invact/symbolic/test_pysr.py::test_pysr_searches"  # which fetches Julia
 PLAIN = {"if", "grep", "tee", "exit", "fi"}  # of the shell, which may stand between
 
 
@@ -64,25 +62,6 @@ def test_every_python_that_we_promise_runs_what_ci_runs(workflow):
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
     promised = [classifier.rpartition(" ")[2] for classifier in classifiers if re.search(r":: 3\.\d+$", classifier)]
     assert check["strategy"]["matrix"]["python"] == promised
-
-
-def test_pysr_s_job_selects_the_search_itself(workflow):
-    make = next(words for words in commands(scripts(workflow["jobs"]["pysr"])[0]) if words[0] == "make")
-    arguments = shlex.split(make[2].removeprefix("ARGS="))
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert SEARCH in run.stdout.splitlines()
-
-
-def test_only_pysr_s_job_runs_the_search(workflow):
-    (step,) = (step for step in workflow["jobs"]["check"]["steps"] if step.get("run") == ".ci/run")
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", SEARCH.partition("::")[0]]
-    environment = {**os.environ, **step["env"]}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert SEARCH not in run.stdout.splitlines()
-    assert "(1 deselected)" in run.stdout
 
 
 def test_ci_runs_the_linters_and_each_test_once():

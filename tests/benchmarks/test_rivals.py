@@ -102,14 +102,6 @@ def test_liger_is_asked_only_on_a_gpu(monkeypatch):
     assert [kind for kind, name in gpu if name == LIGER] == [SWIGLU, GEGLU]
 
 
-def test_ligers_gelu_is_judged_by_its_own_definition():
-    torch.manual_seed(0)
-    mine = Block(GEGLU, LIGER, 8).exact().double()
-    x = torch.randn(3, 8, dtype=torch.float64)
-    a, b = mine.begin(x)
-    torch.testing.assert_close(mine(x), mine.last(torch.nn.functional.gelu(a, approximate="tanh") * b))
-
-
 def test_rivals_from_the_command_line(tmp_path, capsys):
     out = tmp_path / "rows"
     assert run(rivals, "--quick", "--device", "cpu", "--out", str(out)) == command.GOOD

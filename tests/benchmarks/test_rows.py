@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 from dataclasses import asdict, fields
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from actfit.coefficients import command
-from actfit.coefficients.store import DATA
 from benchmarks import options, rows, run
 from benchmarks.rows import RESULTS, Row
 
@@ -40,10 +38,6 @@ def test_all_rows_have_the_one_format(path):
         assert row["device"] == path.parent.name
         assert len(row["coefficients"]) == 12, row
         assert set(row["coefficients"]) <= set("0123456789abcdef"), row
-
-
-def test_there_are_rows():
-    assert len(FILES) > 10
 
 
 def test_a_row_says_where_it_comes_from(monkeypatch):
@@ -79,26 +73,6 @@ def test_a_tree_that_differs_is_told_unless_by_results(tmp_path, monkeypatch):
     assert rows.revision() == f"{clean}+"
     monkeypatch.setenv("ACTFIT_REVISION", "stated")
     assert rows.revision() == "stated"
-
-
-def test_coefficients_are_told_apart_by_every_byte_and_name(tmp_path, monkeypatch):
-    shutil.copytree(DATA / "tanh", tmp_path / "tanh")
-    monkeypatch.setattr(rows, "DATA", tmp_path)
-    seen = []
-    path = next((tmp_path / "tanh").glob("*.json"))
-    for change in (
-        lambda: None,
-        lambda: path.write_bytes(path.read_bytes() + b"\n"),
-        lambda: path.rename(path.with_stem(path.stem + "x")),
-        lambda: (tmp_path / "tanh" / "notes.txt").write_text("not a coefficient file"),
-    ):
-        change()
-        rows.coefficients.cache_clear()
-        seen.append(rows.coefficients())
-    monkeypatch.undo()
-    rows.coefficients.cache_clear()
-    assert len(set(seen)) == 3
-    assert seen[2] == seen[3]
 
 
 def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsys):
@@ -145,11 +119,6 @@ def test_a_part_of_the_rows_is_measured_again(tmp_path, monkeypatch, capsys):
         rows.record([("file", again)], None, quick=False, partial=partial)
         assert rows.read(tmp_path / "d" / "file.jsonl") == expected
     assert capsys.readouterr().out.count("2 rows") == 2
-
-
-@pytest.mark.parametrize(("word", "value"), [("1", 1), ("2^10", 1024), ("0012", 12)])
-def test_whole_numbers(word, value):
-    assert options.whole("n", word, 4096) == value
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "1.5", "1e3", "4097", "2^13", "2^", "²", "", " 1", "nan"])

@@ -190,15 +190,14 @@ def test_planes_far_apart(device):
         *[(1000, 8), (120, 40)],  # by two kernels
     ],
 )
-@pytest.mark.parametrize("random", [False, True])
-@pytest.mark.parametrize("around", [None, 9, -9])
+@pytest.mark.parametrize(("around", "random"), [(None, False), (9, True), (-9, False)])
 @each_dtype
 def test_encode_groups(device, dtype, around, random, count, group):
     """Of numbers around 0, hostile ones among them, or far from it, so that one that is not there would be an end."""
     drawn = torch.Generator().manual_seed(count)
     x = numbers(count, drawn, dtype, hostile=around is None) + (around or 0)
     noise = torch.rand(count, generator=drawn) if random else None
-    for bits in (1, 2, 4, 7):
+    for bits in (1, 7):
         made = launch.encode_groups(*to(device, x, noise), group, bits)
         assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, group, bits)))
 

@@ -21,16 +21,8 @@ from tests.modules import ROOT, Module, module_of, read_modules
 OF_OBJECTS = {
     *("_version", "_base", "_is_view", "_cdata", "_indices", "_values", "_backward_hooks", "_saved_"),
     *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_pre_hooks"),
-    *(
-        "_check_input_dim",
-        "_compiled_call_impl",
-        "_orig_mod",
-        "_schema",
-        "_input_metadata",
-        "_forward_cls",
-        "_dispatch_cache",
-    ),
-    *("_make_wrapper_subclass", "_new_with_weak_ptr"),
+    *("_check_input_dim", "_compiled_call_impl", "_orig_mod", "_schema", "_input_metadata", "_forward_cls"),
+    *("_dispatch_cache", "_make_wrapper_subclass", "_new_with_weak_ptr"),
 }
 
 
@@ -44,9 +36,9 @@ def names_of_torch(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "torch")
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            if node.attr in ("f_code", "f_locals", "__func__"):
-                yield f".{node.attr}"
+        if isinstance(node, ast.Attribute) and node.attr in ("f_code", "f_locals", "__func__"):
+            yield f".{node.attr}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             text = ast.unparse(node)
             if text.partition(".")[0] in torchs and not text.startswith("torch.ops."):
                 yield text

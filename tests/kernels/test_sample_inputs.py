@@ -43,7 +43,7 @@ def test_every_entry_is_there():
 
 
 @pytest.mark.parametrize("method", ERROR)
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: ENTRIES[info.name])
 def test_sample_inputs(info, method, device):
     name = ENTRIES[info.name]
     ran = 0

@@ -142,23 +142,6 @@ def test_rows_of_other_sources_are_not_published(changed, driven):
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
 
 
-def test_rows_of_a_part_that_failed_in_some_of_it_are_published_with_others(driven):
-    driven.parts = [part("speed", "half", of="times"), part("speed", "one", of="times")]
-    script = driven.script.read_text()
-    driven.script.write_text(script + 'sys.exit(kind == "half")\n')
-    assert driven() == command.BAD
-    assert (driven.results / "times.jsonl").read_text() == '{"of": "half"}\n{"of": "one"}\n'
-    driven.script.write_text(script + "sys.exit(3)\n")  # what ends so may have left anything
-    assert driven() == command.BAD
-    assert not (driven.folder / "build" / "gpu" / "dry" / "rows" / "speed-half.jsonl").exists()
-
-
-def test_steps_run_by_themselves(driven):
-    driven.parts = [part("speed", "one"), part("memory", "two"), part("models", "three")]
-    assert driven("--steps", "models speed") == command.GOOD
-    assert driven.ran == ["one", "three"]
-
-
 def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch):
     given = []
     monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)

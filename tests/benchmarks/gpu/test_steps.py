@@ -38,18 +38,6 @@ for name in {[*modules, "benchmarks.report", "benchmarks.slack", "benchmarks.acc
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "codegen", "emit", "--fn", "tanhshrink"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (command.MISUSED, "")
-    assert done.stderr == (
-        "codegen: python-flint must be installed for ball arithmetic, got none; pip install python-flint\n"
-    )
-
-
 def test_all_is_expected_to_end_in_half_an_hour_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cores that come with a GPU."""
     monkeypatch.setattr("os.cpu_count", lambda: 16)

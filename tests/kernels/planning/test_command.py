@@ -108,6 +108,7 @@ def test_a_goal(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["plan"]["goal"] == "time"
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Block needs no plan for a budget of 10GiB" in ran(f"{BLOCK} --budget 10GiB", capsys)
 
@@ -116,7 +117,6 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
     ("line", "said"),
     [
         ("--budget 10XB", r'budget must be bytes at the peak of a step, as "24GiB" or .*, got \'10XB\''),
-        ("--budget 1MiB", r"budget must be at least [0-9.]+ MiB at the peak of a step, got 1.0 MiB"),
         ("--budget 0.2 --policy invact", "policy must be left out with --budget, which decides it, got 'invact'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
@@ -164,7 +164,7 @@ def test_narrow_copies_have_the_same_modules_and_heads(name: str) -> None:
 @pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize(
     ("name", "act"),
-    [*(pytest.param(name, None, marks=pytest.mark.repeats) for name in ("bert", "resnet18")), ("vit", "silu")],
+    [("vit", "silu")],
 )
 def test_every_saved_tensor_is_in_the_narrow_copy(
     name: str, act: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path

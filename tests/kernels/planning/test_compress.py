@@ -101,6 +101,7 @@ def test_a_plan_is_taken_at_once() -> None:
         compress(NETS["mlp"]()[0], plan=plan)
 
 
+@pytest.mark.slow
 def test_modes_random_numbers_and_buffers_stay() -> None:
     model, inputs = NETS["image"]()
     model.eval()
@@ -183,6 +184,7 @@ def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pyt
     assert plan.errors.measured <= plan.uniform_error
 
 
+@pytest.mark.slow
 def test_a_loss_with_labels_of_the_whole_batch() -> None:
     """It does not take the output of two samples: all are taken."""
     model, inputs = NETS["mlp"]()
@@ -209,6 +211,7 @@ def test_a_loss_with_targets() -> None:
     assert handle.plan.stock.peak != without.stock.peak
 
 
+@pytest.mark.slow
 def test_gradients_that_are_no_numbers() -> None:
     model, _ = NETS["mlp"]()
     with pytest.raises(KernelError, match="the gradient must be finite"):

@@ -28,7 +28,7 @@ def squared_error(approximate: list[Tensor], exact: list[Tensor]) -> float:
     return off / whole
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["text", pytest.param("image", marks=pytest.mark.slow)])
 def test_trials_see_what_codes_would_give(name: str) -> None:
     """Bit by bit: the same operations run on the same decoded numbers."""
     model, inputs = NETS[name]()
@@ -67,6 +67,7 @@ def test_stochastic_codes_differ_from_pass_to_pass() -> None:
     assert gradients.error(everywhere) != gradients.error(everywhere)
 
 
+@pytest.mark.slow
 def test_errors_of_sites_add_up() -> None:
     """Roundings of thousands of elements each are all but orthogonal: of cosines of that size the sum is small."""
     model, inputs = text(2)
