@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from actfit import KernelError, gradient_error
-from actfit.kernels.gradients import GradientError, ParameterError
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
-
-# Dynamo looks at `.grad` of the input of a compiled part.
-an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
@@ -52,30 +48,8 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     }
 
 
-def test_the_worst_parameter_is_first() -> None:
-    measured = gradient_error(compiled(Net(), partitioner()), square(torch.randn(64, 32)))
-    errors = [parameter.error for parameter in measured.parameters]
-    assert errors == sorted(errors, reverse=True)
-    assert measured.parameters[0].name.startswith("layers.")
-    assert sum(parameter.share for parameter in measured.parameters) == pytest.approx(1)
-    assert sum(parameter.share * parameter.error**2 for parameter in measured.parameters) == pytest.approx(
-        measured.error**2
-    )
-
-
 def test_a_model_that_was_compiled_in_place() -> None:
     assert 0 < gradient_error(compile_in_place(Net(), partitioner()), square(torch.randn(64, 32))).error < 0.5
-
-
-@pytest.mark.slow
-@an_activation_as_an_input
-@pytest.mark.parametrize("compile", [compile_in_place, compiled])
-def test_a_compiled_part_of_a_model(compile: Callable[..., nn.Module]) -> None:
-    """The rest of it runs in eager mode."""
-    outer = nn.Sequential(nn.Linear(32, 32), compile(Net(), partitioner()))
-    measured = gradient_error(outer, square(torch.randn(64, 32)))
-    assert 0 < measured.error < 0.5
-    assert {"0.weight", "1.layers.0.weight"} <= {parameter.name for parameter in measured.parameters}
 
 
 def test_nothing_is_changed() -> None:
@@ -147,23 +121,6 @@ def test_random_numbers_that_compiled_code_draws_otherwise() -> None:
         gradient_error(run, lambda model: model(torch.randn(64, 32)).sum())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rounding", "refused"), [("nearest", False), ("stochastic", True)])
-def test_random_numbers_under_fallback_random(rounding: str, refused: bool) -> None:
-    cut, x = partitioner(bits=8, rounding=rounding), torch.randn(64, 32)
-    run = compiled(models.mlp(), cut)
-    run.get_compiler_config = lambda: {"custom_partitioner_fn": cut, "fallback_random": True}
-
-    def noisy(model: nn.Module) -> Tensor:
-        return model(x + torch.randn(64, 32)).square().mean()
-
-    if refused:
-        with pytest.raises(KernelError, match="loss must draw no random numbers"):
-            gradient_error(run, noisy)
-    else:
-        assert 0 < gradient_error(run, noisy).error < 0.05
-
-
 WRONG: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "a number": (lambda model: 1.0, "one number, got 1.0"),
     "several numbers": (lambda model: model(torch.ones(2, 32)), "one number, got a Tensor .* shape \\(2, 32\\)"),
@@ -185,29 +142,3 @@ def test_what_has_no_gradient_to_compare() -> None:
         gradient_error(compiled(torch.sin, partitioner()), square(torch.ones(2, 32)))
     with pytest.raises(KernelError, match="model must be what compress changed"):
         gradient_error(Net(), square(torch.ones(2, 32)))
-
-
-def test_models_of_several_processes_are_refused() -> None:
-    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
-    nn.Module.__init__(wrapper)
-    wrapper.module = Net()
-    with pytest.raises(KernelError, match="got DistributedDataParallel in it"):
-        gradient_error(compiled(wrapper, partitioner()), square(torch.ones(2, 32)))
-
-
-def test_text() -> None:
-    parameters = [ParameterError(f"layers.{place}.weight", 0.5 / 2**place, 0.25) for place in range(12)]
-    text = str(GradientError(0.125, tuple(parameters)))
-    assert text.startswith("error of the gradient: 12 %\n  parameter ")
-    assert "\n  layers.0.weight  50 %     25 %\n" in text
-    assert text.endswith("and 2 with 0.049 % or less")
-    assert "and " not in str(GradientError(0.125, tuple(parameters[:10])))
-
-
-def test_text_where_there_is_no_error() -> None:
-    run, other, x = compiled(Net(), partitioner()), Net(), torch.randn(64, 32)
-    aside = gradient_error(run, lambda model: other(x).square().mean() + model.bias.sum())
-    assert "loss does not call the model" in str(aside)
-    rectifier = compiled(nn.Sequential(nn.Linear(32, 128), nn.ReLU()), partitioner())
-    assert "nothing but masks was coded" in str(gradient_error(rectifier, square(torch.randn(64, 32))))
-    assert "error of the gradient" in str(gradient_error(run, square(x)))

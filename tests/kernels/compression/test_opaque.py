@@ -55,8 +55,7 @@ def gradients_of(model: nn.Module, cut: Any, *inputs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 5, 2])
-@pytest.mark.parametrize("name", ["Llama", "mlp"])
+@pytest.mark.parametrize(("name", "bits"), [("Llama", 8), ("Llama", 5), ("mlp", 2)])
 def test_codes_are_those_of_the_traced_ones(name: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, as operations run one by one."""
     torch.manual_seed(0)
@@ -116,18 +115,6 @@ def test_numbers_of_rows_may_change(width: int, is_opaque: bool) -> None:
     assert bool(cut.calls(0)) == is_opaque
 
 
-@pytest.mark.slow
-def test_stochastic_rounding_has_the_right_mean() -> None:
-    torch.manual_seed(0)
-    model, x = models.mlp(), torch.randn(256, 32)
-    run = graphs.compiled(model, Cuts(bits=4, rounding="stochastic"))
-    expected = graphs.gradients(model, model, x)
-    runs = [graphs.gradients(model, run, x) for _ in range(64)]
-    mean = [torch.stack(parts).mean(0) for parts in zip(*runs, strict=True)]
-    # The mean of 64 independent errors is an eighth of one; what is nonlinear in the codes adds to it.
-    assert graphs.error(mean, expected) < graphs.error(runs[0], expected) / 5
-
-
 @pytest.mark.parametrize(
     "x",
     [torch.randn(4, 32, 64).permute(2, 0, 1), torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)],
@@ -143,7 +130,7 @@ def test_a_tensor_comes_back_in_its_order(x: Tensor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["opaque", "traced"])
 def test_the_largest_float16_stays_finite(bits: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid of a group may end beyond it."""

@@ -100,29 +100,6 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "samples"), [(16, [2, 4]), (4, [2, None])])
-def test_more_samples_are_tried_until_they_are_cut_alike(count: int, samples: list[int | None]) -> None:
-    """As of a GPT, which adds a table of positions to each sample; None: the whole batch."""
-    torch.manual_seed(0)
-
-    class Adding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.norm = nn.Embedding(64, 64), nn.LayerNorm(64)
-            self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.norm(x + self.table(torch.arange(64)))
-            result: Tensor = self.second(nn.functional.gelu(self.first(h)))
-            return result
-
-    task = CompiledTask(nn.Sequential(nn.Linear(64, 64), Adding()), call_of(torch.randn(count, 64, 64)))
-    step = task.step(())
-    assert set(task.errors((), step)) == {site.name for site in step.sites}
-    assert task._samples == samples
-
-
-@pytest.mark.slow
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plans = front(model, x, plan=planned(), compiled=True, count=3)

@@ -1,6 +1,5 @@
 """Plans for compiled models that cannot be made or used."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -110,17 +109,6 @@ def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
         compiled(torch.randn(32, 64))
     compiled(torch.randn(16, 64))
     assert len(cut.graphs) == 4
-
-
-def test_models_with_modules_of_the_same_names_are_not_compared() -> None:
-    cut = actfit.options(bits=4)["custom_partitioner_fn"]
-    for width, batch in ((64, 128), (32, 16)):  # the second's tensors are too small for codes
-        model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            torch.compile(model, backend=private.interpreted(cut), dynamic=False)(torch.randn(batch, width))
-    large, small = (graph.ratio for graph in cut.graphs)
-    assert large > 2 * small
 
 
 def test_a_pass_that_the_user_configured_runs_too() -> None:

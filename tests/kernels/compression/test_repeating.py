@@ -32,15 +32,6 @@ def test_operations_share_no_computation(function: Callable[[Tensor, Tensor], Te
     assert len(list(filter(is_product, module.graph.nodes))) == 4  # for three weights, and the last layer's input
 
 
-def test_views_are_read_by_one_operation_each() -> None:
-    """Two views of a result, each with one reader, are the same parts."""
-    _, after = moved(
-        lambda x, y: ((s := x.sigmoid()).view(64, 16) * y.view(64, 16)) @ (s.view(32, 32).exp().view(16, 64))
-    )
-    sigmoids = after.graph.find_nodes(op="call_function", target=torch.ops.aten.sigmoid.default)
-    assert [len(node.users) for node in sigmoids] == [1, 1]
-
-
 def test_nothing_is_repeated_where_a_tensor_changes() -> None:
     """A copy after the change would read what is there then."""
 
@@ -81,17 +72,3 @@ def test_long_computations_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy is not products[1]
     assert copy.args[0] is not products[0]
     assert len(products[0].users) == 2
-
-
-def test_what_is_read_is_not_copied() -> None:
-    module = chain(2)
-    (output,) = module.graph.find_nodes(op="output")
-    (last,), (x,) = output.args[0], module.graph.find_nodes(op="placeholder")
-    computations = Computations(module.graph)
-    computations.read(last.args[0])
-    with module.graph.inserting_before(output):
-        copy = computations.for_one_operation(last)
-        assert computations.for_one_operation(x) is x
-        assert computations.for_one_operation(last.args[0]) is last.args[0]
-    assert copy is not last
-    assert copy.args[0] is last.args[0]

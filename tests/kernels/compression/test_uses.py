@@ -63,19 +63,6 @@ def test_dtypes_layouts_and_ties(case: str) -> None:
         assert same(step.again(partitioner()), exact)
 
 
-@pytest.mark.slow
-def test_weights_as_arguments() -> None:
-    """As inputs with a gradient they are coded, too; the error has the same bound."""
-    model, x = models.mlp(), torch.randn(64, 32)
-    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
-    step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
-    step.run(weights, x).backward()
-    cut, exact = partitioner(bits=BITS), step.again(stock)
-    assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
-    with full_width():
-        assert same(step.again(partitioner()), exact)
-
-
 def output_of(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return compiled(model, partitioner(bits=BITS), fullgraph=True)(x), list(model.parameters())
 
@@ -121,17 +108,6 @@ def test_without_gradients_nothing_is_coded() -> None:
         assert torch.equal(run(x), y)
     assert not cut.graphs
     assert torch.equal(compiled(model.eval(), cut)(x), y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_around(reentrant: bool) -> None:
-    """Forward runs again and gives the same codes."""
-    model, x = models.mlp(), torch.randn(64, 32, requires_grad=reentrant)
-    run = compiled(model, partitioner(bits=BITS))
-    expected = gradients(model, run, x)
-    again = gradients(model, lambda x: checkpoint(run, x, use_reentrant=reentrant), x)
-    assert all(map(torch.equal, again, expected))
 
 
 @pytest.mark.slow
