@@ -112,13 +112,6 @@ def test_what_help_names_is_what_there_is() -> None:
     assert functions.names() == tuple(FUNCTIONS)
 
 
-@pytest.mark.parametrize("text", ["٣", "1_0", "", "1.5", "0x10", "x", "9" * 19])
-def test_whole_numbers_have_ascii_digits(text: str) -> None:
-    with pytest.raises(Exception, match="must be a whole number, got"):
-        command.whole(text)
-    assert command.whole(" -12 ") == -12
-
-
 @pytest.mark.parametrize("text", ["٣", "1_0", "", "1e", ".", "0x1p3", "1,5", "1.5٣"])
 def test_numbers_have_ascii_digits(text: str) -> None:
     with pytest.raises(ValueError, match="must be a number, got"):
@@ -152,17 +145,6 @@ def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command.version.cache_clear()
     monkeypatch.undo()
     assert re.fullmatch(r"\d+\.\d+\.\d+", command.version())
-
-
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """The current folder may have been deleted."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    script = f"rmdir {gone}; exec {sys.executable} -m coefficients check"
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["sh", "-c", script], cwd=gone, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "coefficients: the folder you are in must be there, and is gone; go to another\n"
 
 
 @pytest.mark.slow

@@ -9,33 +9,14 @@ from actfit import KernelError, saved_bytes
 from actfit.coefficients import command
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.baselines import blocks
-from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
+from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Rivals
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rows import read_lines
 
 CPU = torch.device("cpu")
 NO_COMPILER = "torch.compile needs a C++ compiler"
-WITHOUT_COMPILING = [
-    (block.kind, block.implementation)
-    for block in Rivals(CPU, compiles=False).blocks(8)
-    if block.implementation != EAGER
-]
-
-
 def run(module, *arguments):
     return command.run(module.PROG, lambda: module.main(arguments), (KernelError,))
-
-
-@pytest.mark.parametrize(("kind", "name"), WITHOUT_COMPILING)
-def test_all_compute_the_same_block(kind, name):
-    outputs = []
-    for implementation in (EAGER, name):
-        block = Block(kind, implementation, 8)
-        torch.manual_seed(0)
-        module = block.module().double()
-        outputs.append(block.run_by(module)(torch.randn(5, 8, dtype=torch.float64)))
-    # float64's eps, for some sums of 32 terms of about 1, and what float32 makes of it inside ActLinear's minimum.
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
 
 
 # Bytes kept in units of the input: Linear's input, and tensors of the hidden layer, each of 4 units.

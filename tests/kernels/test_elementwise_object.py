@@ -4,7 +4,6 @@ import copy
 import pickle
 import threading
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,17 +13,6 @@ from actfit import KernelError, elementwise
 from tests.kernels.copies import saved_and_loaded
 from tests.kernels.programs import Doubled
 from tests.kernels.written import MADE, WRITTEN, several
-
-
-def test_it_goes_by_the_functions_name() -> None:
-    assert (several.__name__, several.__doc__, repr(several)) == (
-        "several",
-        "Three results of one kernel.",
-        "elementwise(several)",
-    )
-    assert several.__wrapped__ is several.function
-    first, *_ = several.expressions(beta=2.0)
-    assert first == ("x*sigmoid(2*x)", "2*x*sigmoid(-2*x)*sigmoid(2*x) + sigmoid(2*x)")
 
 
 class Holder(nn.Module):
@@ -56,13 +44,6 @@ def test_a_function_within_another() -> None:
     twice = elementwise(lambda x: MADE["mish"](MADE["mish"](x)) + several(x, beta=2)[1])
     x = torch.randn(9)
     torch.testing.assert_close(twice(x), F.mish(F.mish(x)) + F.relu(x))
-
-
-def test_a_module_as_a_function() -> None:
-    x = torch.randn(9)
-    run = elementwise(nn.Sequential(nn.Softplus(), nn.Tanh()))
-    torch.testing.assert_close(run(x), torch.tanh(F.softplus(x)))
-    assert run.name == "Sequential"
 
 
 def test_the_first_call_from_several_threads() -> None:
@@ -98,12 +79,6 @@ def test_constants_make_functions_of_their_own() -> None:
         KernelError, match="scale must be a number, a string or a bool besides the one tensor, got Tensor"
     ):
         f(x, 2, scale=torch.ones(1))
-
-
-def test_constants_of_numpy_are_numbers() -> None:
-    run, x = elementwise(lambda x, by: x * by), torch.tensor([3.0])
-    for by in (np.float32(2), np.float64(2), np.int64(2), np.float16(2)):
-        assert run(x, by).item() == run(x, by=by).item() == 6.0
 
 
 class Net(nn.Module):
@@ -177,13 +152,6 @@ def test_refusals_name_the_function() -> None:
 def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(KernelError, match=rf"several: .* of float16, bfloat16, float32 or float64, got {dtype}"):
         several(torch.ones(3).to(dtype))
-
-
-def test_what_is_no_strided_tensor_is_refused() -> None:
-    with pytest.raises(KernelError, match=r"several: its tensor must be strided, got torch\.sparse_coo"):
-        several(torch.ones(3, 3).to_sparse())
-    with pytest.raises(KernelError, match="several: its first argument must be a tensor, got float"):
-        several(3.0)
 
 
 def test_results_of_another_dtype_are_refused() -> None:

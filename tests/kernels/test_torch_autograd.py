@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-import actfit
 from actfit import KernelError, functional
 from tests.kernels.saved import METHODS
 
@@ -21,10 +20,6 @@ def seeded() -> None:
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, dtype=dtype, requires_grad=True)
-
-
-def gated(x: Tensor) -> Tensor:
-    return actfit.functional.swiglu(x, 2 * x)
 
 
 @each_method
@@ -44,14 +39,6 @@ def test_torch_func_takes_the_stock_function(options: dict) -> None:
         lambda f: torch.func.vmap(f)(leaf(5, 7).detach().copy_(x).requires_grad_()),
     ):
         assert torch.equal(transform(run), transform(stock))
-
-
-@pytest.mark.parametrize("transform", [torch.func.vmap, lambda f: torch.func.grad(lambda z: f(z).sum())])
-def test_torch_func_takes_gated_activations_and_act_linear(transform) -> None:
-    net, x = actfit.nn.ActLinear("gelu", nn.Linear(7, 3)), torch.randn(5, 7)
-    pairs = ((gated, lambda z: nn.functional.silu(z) * (2 * z)), (net, lambda z: net.linear(stock(z))))
-    for run, plain in pairs:
-        assert torch.equal(transform(run)(x), transform(plain)(x))
 
 
 @each_method
@@ -75,14 +62,6 @@ def test_the_gradient_of_a_gradient_is_refused(options: dict, penalty_only: bool
     loss = gradient.square().sum() if penalty_only else gradient.square().sum() + y.sum()
     with pytest.raises(KernelError, match=r"differentiated once only; .* use method='stock'"):
         torch.autograd.grad(loss, x)
-
-
-@pytest.mark.parametrize("run", [gated, actfit.nn.ActLinear("gelu", nn.Linear(7, 3))], ids=["gated", "ActLinear"])
-def test_the_gradient_of_their_gradient_is_refused(run) -> None:
-    x = leaf(5, 7)
-    (gradient,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
-    with pytest.raises(KernelError, match="differentiated once only"):
-        torch.autograd.grad(gradient.square().sum(), x)
 
 
 @each_method

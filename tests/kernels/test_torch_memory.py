@@ -64,19 +64,6 @@ def test_fewbit_keeps_its_bits_only(bits: int, count: int, dtype: torch.dtype) -
     assert allocated - y.nbytes == expected
 
 
-def test_what_autograd_does_not_see_the_allocator_does() -> None:
-    class Stashing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x: Tensor) -> Tensor:
-            ctx.mine = x * 2
-            return x + 1
-
-    x = torch.randn(100, requires_grad=True)
-    y, allocated = bytes_allocated(Stashing.apply, x)
-    assert bytes_in_graph(y) == 0
-    assert allocated - y.nbytes == x.nbytes
-
-
 @each_method
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, None], ids=["no_grad", "inference", "no leaf"])
 def test_without_gradient_the_stock_function_runs(options: dict, mode: Callable | None) -> None:

@@ -101,15 +101,6 @@ def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capf
     assert driven.ran[2:] == ["test-a", "gelu"]
 
 
-def test_what_is_not_expected_to_end_in_time_is_left_for_the_next_call(driven, capfd):
-    driven.parts = [part("speed", "long", seconds=500), part("speed", "short", seconds=5)]
-    assert driven("--limit", "60") == command.BAD
-    assert driven.ran == ["short"]
-    assert "left for the next call: speed/long" in capfd.readouterr().out
-    assert driven("--limit", "600") == command.GOOD
-    assert driven.ran == ["short", "long"]
-
-
 def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     driven.parts = [part("speed", "one")]
     assert [driven(), driven()] == [command.GOOD] * 2
@@ -140,18 +131,6 @@ def test_rows_of_other_sources_are_not_published(changed, driven):
         (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
     assert driven(*["--again"] * (changed == "--again")) == command.BAD
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
-
-
-def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch):
-    given = []
-    monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)
-    call = gpu.Call(
-        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results
-    )
-    call.all()
-    driven.parts = [part("speed", "one", seconds=100)]
-    driven()
-    assert given == [pytest.approx(180, abs=5), gpu.MOST]
 
 
 @pytest.mark.slow

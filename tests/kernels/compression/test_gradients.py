@@ -1,6 +1,5 @@
 """The error of a compiled model's gradient, compared with eager mode."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from actfit import KernelError, gradient_error
 from tests.kernels.compression import models
-from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
+from tests.kernels.compression.graphs import compiled, error, gradients, partitioner
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
@@ -48,10 +47,6 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     }
 
 
-def test_a_model_that_was_compiled_in_place() -> None:
-    assert 0 < gradient_error(compile_in_place(Net(), partitioner()), square(torch.randn(64, 32))).error < 0.5
-
-
 def test_nothing_is_changed() -> None:
     """Nor is anything compiled again: not by the first call, nor by the second, nor by further training."""
     model, x, cut = nn.Sequential(nn.BatchNorm1d(32), models.mlp()), torch.randn(64, 32), partitioner()
@@ -74,23 +69,6 @@ def test_nothing_is_changed() -> None:
     assert len(cut.graphs) == 1
 
 
-def test_under_another_stance_and_without_gradients() -> None:
-    run, x = compiled(Net(), partitioner()), torch.randn(64, 32)
-    with torch.compiler.set_stance("force_eager"), torch.no_grad():
-        assert gradient_error(run, square(x)).error > 0
-
-
-@pytest.mark.slow
-def test_autocast_in_the_loss() -> None:
-    x = torch.randn(64, 32)
-
-    def loss(model: nn.Module) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return square(x)(model)
-
-    assert 0 < gradient_error(compiled(Net(), partitioner(bits=8)), loss).error < 0.05
-
-
 def test_parameters_without_a_gradient() -> None:
     """Frozen and unused parameters are left out; a gradient of 0 has no error."""
     net, x = Net(), torch.randn(64, 32)
@@ -100,15 +78,6 @@ def test_parameters_without_a_gradient() -> None:
     assert measured.error == 0
     assert {(parameter.error, parameter.share) for parameter in measured.parameters} == {(0, 0)}
     assert {"layers.0.weight", "unused"}.isdisjoint(parameter.name for parameter in measured.parameters)
-
-
-@pytest.mark.slow
-def test_a_gradient_that_is_not_a_number_is_first() -> None:
-    net = Net()
-    net.layers[2].weight.data[0, 0] = torch.nan
-    measured = gradient_error(compiled(net, partitioner()), square(torch.randn(64, 32)))
-    assert math.isnan(measured.error)
-    assert math.isnan(measured.parameters[0].error)
 
 
 def test_random_numbers_that_compiled_code_draws_otherwise() -> None:

@@ -6,10 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import KernelError, front, make_plan
-from actfit.kernels.compression.partitioner import CodedPartitioner
 from actfit.kernels.compression.planning import CompiledGradients, CompiledTask, run
 from actfit.kernels.memory.isolated import on_copies
-from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.sensitivity import Trials
 from tests.kernels.compression.models import Attention, Llama
@@ -31,15 +29,6 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
     assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(off(coded, exact), abs=ROUNDING)
     assert tried.error({}) == 0
     assert 10 * ROUNDING < off(coded, exact) < 0.1
-
-
-def test_whole_tensors_are_the_exact_gradient() -> None:
-    model, x = stack(layers=1)
-    exact = gradient(model, model(x))
-    method = EveryTensor(8)
-    whole = type("Whole", (EveryTensor,), {"at": lambda self, site: None})(8)
-    assert off(gradient(model, run(model, CodedPartitioner(whole), (x,), {})), exact) < ROUNDING
-    assert off(gradient(model, run(model, CodedPartitioner(method), (x,), {})), exact) > 10 * ROUNDING
 
 
 @pytest.mark.slow

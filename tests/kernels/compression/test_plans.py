@@ -1,14 +1,12 @@
 """Plans for compiled models: what the planned model saves, and its sites, also in parts."""
 
 import random
-from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor_config
-from torch._subclasses import FakeTensor
 
 import actfit
 from actfit import Plan, make_plan, saved_bytes
@@ -100,26 +98,6 @@ def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
     cut, kept = saved(model, plan, x)
     assert sum(graph.after for graph in cut.graphs) < kept / 2
     assert kept == plan.planned.kept <= 0.2 * plan.stock.kept
-
-
-class Cached(nn.Module):
-    """Its table is made at the first call, outside of graphs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.table = Llama(), cache(partial(torch.linspace, 0, 1))
-        self.not_compiled = torch._dynamo.disable(lambda: self.table(64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x * self.not_compiled())
-        return result
-
-
-def test_no_fake_tensors_are_left() -> None:
-    torch.manual_seed(0)
-    model = Cached()
-    assert make_plan(model, torch.randn(8, 32, 64), 0.12, compiled=True).sites
-    assert not isinstance(model.table(64), FakeTensor)
 
 
 @pytest.mark.slow

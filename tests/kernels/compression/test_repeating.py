@@ -32,20 +32,6 @@ def test_operations_share_no_computation(function: Callable[[Tensor, Tensor], Te
     assert len(list(filter(is_product, module.graph.nodes))) == 4  # for three weights, and the last layer's input
 
 
-def test_nothing_is_repeated_where_a_tensor_changes() -> None:
-    """A copy after the change would read what is there then."""
-
-    def function(x: Tensor, p: Tensor) -> Tensor:
-        y = x.sigmoid() * p
-        z = y.sin()
-        p.copy_(z @ z.t() @ z)
-        return y.cos() @ z.t()
-
-    before, after = moved(function)
-    parts, p = torch.randn(2, 8, 2, 4, 8), torch.randn(16, 64)
-    assert torch.equal(after(parts, p.clone())[0], before(parts, p.clone())[0])
-
-
 def chain(length: int) -> fx.GraphModule:
     """The graph of x = x * sigmoid(x), over and over: without shared nodes, its size doubles each time."""
 
@@ -72,3 +58,17 @@ def test_long_computations_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy is not products[1]
     assert copy.args[0] is not products[0]
     assert len(products[0].users) == 2
+
+
+def test_nothing_is_repeated_where_a_tensor_changes() -> None:
+    """A copy after the change would read what is there then."""
+
+    def function(x: Tensor, p: Tensor) -> Tensor:
+        y = x.sigmoid() * p
+        z = y.sin()
+        p.copy_(z @ z.t() @ z)
+        return y.cos() @ z.t()
+
+    before, after = moved(function)
+    parts, p = torch.randn(2, 8, 2, 4, 8), torch.randn(16, 64)
+    assert torch.equal(after(parts, p.clone())[0], before(parts, p.clone())[0])

@@ -68,16 +68,6 @@ def output_of(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 @pytest.mark.slow
-def test_several_backwards() -> None:
-    y, weights = output_of(models.mlp(), torch.randn(64, 32))
-    first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))
-    assert all(map(torch.equal, first, again))
-    torch.autograd.grad(y.sum(), weights)
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(y.sum(), weights)
-
-
-@pytest.mark.slow
 def test_double_backward_is_refused() -> None:
     x = torch.randn(64, 32, requires_grad=True)
     (gradient,) = torch.autograd.grad(output_of(models.mlp(), x)[0].sum(), x, create_graph=True)

@@ -103,13 +103,6 @@ def test_wrapped_tensors(given: Callable[[], Tensor]) -> None:
     assert_same(ours, stock)
 
 
-def test_batches_of_gradients() -> None:
-    stock, ours, _ = pair(tower())
-    x, directions = torch.randn(64, 32, requires_grad=True), torch.randn(3, 64, 32)
-    got, expected = (torch.autograd.grad(model(x), x, directions, is_grads_batched=True)[0] for model in (ours, stock))
-    assert torch.equal(got, expected)
-
-
 def changes_output(model: nn.Module, x: Tensor) -> Tensor:
     made: Tensor = model(x).mul_(2)
     return made
@@ -210,3 +203,10 @@ def test_other_compilers_see_stock() -> None:
         KernelError, match=r"^model must be stock for torch\.jit\.script, .*; call remove\(\) of its handle"
     ):
         torch.jit.script(ours)
+
+
+def test_batches_of_gradients() -> None:
+    stock, ours, _ = pair(tower())
+    x, directions = torch.randn(64, 32, requires_grad=True), torch.randn(3, 64, 32)
+    got, expected = (torch.autograd.grad(model(x), x, directions, is_grads_batched=True)[0] for model in (ours, stock))
+    assert torch.equal(got, expected)

@@ -247,20 +247,3 @@ def test_empty_batches_and_single_rows(rows: tuple[int, ...], bits: int | None) 
             assert_same(ours, stock)
         assert all(p.grad is not None and p.grad.isfinite().all() for p in ours.parameters())
     assert not handle.stock
-
-
-def test_compress_inside_no_grad_between_steps() -> None:
-    """Evaluation before, between and in the midst of steps changes nothing."""
-    stock, ours, _ = pair(net(0.2))
-    for model in (stock, ours):
-        for _ in range(2):
-            model.zero_grad()
-            with torch.no_grad():
-                model.eval()(batch())
-            torch.manual_seed(3)
-            loss = model.train()(batch()).square().sum()
-            with torch.inference_mode():
-                model.eval()(batch())
-            model.train()
-            loss.backward()
-    assert_same(ours, stock)

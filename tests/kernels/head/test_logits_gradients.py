@@ -150,17 +150,6 @@ def test_a_gradient_of_a_loss_in_chunks_by_its_logits_is_refused() -> None:
         torch.autograd.grad(loss, logits, allow_unused=True)
 
 
-def test_a_metric_in_inference_mode_leaves_the_gradient() -> None:
-    both = pair()
-    x, y = inputs()
-    for layer, values in both.with_each(x, y):
-        logits = layer(values)
-        with torch.inference_mode():
-            logits.argmax(-1)
-        F.cross_entropy(logits, targets()).backward()
-    assert both.same(x, y)
-
-
 def test_what_is_derived_without_gradients_has_none() -> None:
     both = pair()
     for layer, values in both.with_each(*inputs()):

@@ -146,14 +146,6 @@ def branching() -> tuple[nn.Module, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_model_of_ones_own() -> None:
-    done = run("--model", "tests.kernels.memory.test_command:mine", "--policy", "exact")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "| as it is | 1.0 KiB |" in done.stdout
-    assert "| exact | 512 B | 50.00% |" in done.stdout
-
-
-@pytest.mark.slow
 def test_llama_takes_seconds_and_no_memory() -> None:
     """7 billion parameters, whose layers share their graphs."""
     pytest.importorskip("transformers", reason="transformers is not installed")

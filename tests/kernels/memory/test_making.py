@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -71,11 +70,6 @@ def test_the_user_s_own(theirs, function, mode, request):
     if function != "elsewhere":
         assert model.second.weight is model.first.weight
         assert model.rate == {"stochastic": 0.5, "branching": 1.0}.get(function, 0.0)
-
-
-def test_the_user_s_own_takes_the_dtype(theirs, fake):
-    model, (x,), _ = build(f"{theirs}:tensor", dtype=torch.bfloat16)
-    assert {x.dtype, model.first.weight.dtype} == {torch.bfloat16}
 
 
 def test_real_tensors_are_made_only_for_what_needs_them(theirs, fake):

@@ -59,14 +59,6 @@ def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> N
     assert all(site.born < step.backward < site.dead <= len(step.peaks) for site in step.sites)
 
 
-def test_the_model_stays_as_it_was() -> None:
-    model, inputs = NETS["image"]()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    observe(model, inputs)
-    assert "forward" not in vars(model)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 def test_training_counts_what_training_saves() -> None:
     model, inputs = text(1, dropout=0.1)
 

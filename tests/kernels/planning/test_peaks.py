@@ -75,21 +75,6 @@ def test_what_is_decoded_whole_at_the_peak_stays_whole() -> None:
     assert peak_bytes(model, x) <= handle.plan.planned.peak <= least[1]
 
 
-def mlp(layers: int) -> nn.Module:
-    block = (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-    return nn.Sequential(*(layer for _ in range(layers) for layer in block))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("budget", [0.1, 0.3])
-def test_a_deeper_model_gains(budget: float) -> None:
-    model, x = mlp(4), torch.randn(256, 64)
-    stock = peak_bytes(model, x)
-    plan = make_plan(model, x, budget)
-    compress(model, plan=plan)
-    assert peak_bytes(model, x) <= plan.planned.peak < 0.8 * stock
-
-
 def named_budget(error: KernelError) -> Any:
     """The budget that a message names."""
     named = re.search(r"must be at least ([\d.]+(?: [KM]?i?B)?)", str(error))

@@ -209,15 +209,6 @@ def test_the_error_that_is_foreseen(error: float) -> None:
     assert errors["a"][2] == pytest.approx(expected)
 
 
-def test_errors_of_losses_are_foreseen_to_grow() -> None:
-    decoded = Decoded()
-    names = ["0.act: gelu", ": cross_entropy 2", "head: aten._log_softmax_backward_data", "loss: mul"]
-    for name in names:
-        decoded.note(name, 4, 1.0, torch.float32, 64, "nearest")
-    errors = decoded.foreseen_errors({name: {4: 0.25} for name in names})
-    assert [errors[name][4] for name in names] == pytest.approx([0.25, 25, 25, 0.25])
-
-
 def test_a_gradient_is_foreseen_to_depend_on_each_tensor() -> None:
     """By a tenth of the tensor's own error or more, squared; other widths grow as much."""
     decoded = Decoded()
