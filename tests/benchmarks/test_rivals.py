@@ -15,6 +15,8 @@ from benchmarks.rows import read_lines
 
 CPU = torch.device("cpu")
 NO_COMPILER = "torch.compile needs a C++ compiler"
+
+
 def run(module, *arguments):
     return command.run(module.PROG, lambda: module.main(arguments), (KernelError,))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from actfit.coefficients import load
 from actfit.fitting.activations import get
+from actfit.functional import geglu, reglu, swiglu
 from actfit.kernels.engine import launch, reference
 from actfit.kernels.engine.elements import table_of
 from actfit.kernels.methods.functions import FUNCTIONS

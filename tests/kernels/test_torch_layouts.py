@@ -14,6 +14,7 @@ each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 stock = nn.functional.gelu
 
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)

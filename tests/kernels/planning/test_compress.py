@@ -1,6 +1,5 @@
 """compress with a budget, and with a plan."""
 
-
 import pytest
 import torch
 from torch import Tensor, nn
