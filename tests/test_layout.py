@@ -234,19 +234,6 @@ def test_a_forbidden_import_is_seen(name, source):
     assert len(forbidden_imports([module_of(name, source)])) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("actfit.coefficients.store", "from __future__ import annotations\nimport json\nfrom .schema import check"),
-        ("actfit.fitting.fewbit.cost", "import numpy as np\nfrom ..activations import get"),
-        ("actfit.codegen.inspect", "import triton"),
-        ("actfit.kernels.modules", "import torch, triton, actfit.coefficients"),
-    ],
-)
-def test_an_allowed_import_passes(name, source):
-    assert forbidden_imports([module_of(name, source)]) == []
-
-
 def test_cycles_are_seen():
     package = module_of("actfit.fitting.__init__", "from . import a")
     a = module_of("actfit.fitting.a", "from . import b")
@@ -285,18 +272,3 @@ def test_a_forbidden_name_is_seen(source):
 def test_a_compared_method_is_seen(source):
     assert compared_methods([module_of("actfit.kernels.a", source)])
     assert not compared_methods([module_of("actfit.kernels.methods.a", source)])
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        (
-            "actfit.fitting.a",
-            "import re, sympy\nre.compile('x')\nsympy.S.Half\nself._print(x)\nmodel.eval()\n'print eval'",
-        ),
-        ("actfit.fitting.fewbit.__main__", "print('hello')"),
-        ("actfit.coefficients.__main__", "import importlib\nimportlib.import_module('fitting')"),
-    ],
-)
-def test_a_harmless_name_passes(name, source):
-    assert forbidden_names([module_of(name, source)]) == []

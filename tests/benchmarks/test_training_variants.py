@@ -1,7 +1,6 @@
 """The data, models and variants of `benchmarks.training`; ActNN's rounding."""
 
 import math
-from pydoc_data.topics import topics
 
 import pytest
 import torch
@@ -9,21 +8,12 @@ from torch import nn
 
 from benchmarks.baselines import actnn
 from benchmarks.compression.meter import measured
-from benchmarks.training import data as training_data
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
 from benchmarks.training.models import loss
 from tests.benchmarks.quick_training import CPU, quick
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def test_the_text_is_that_of_the_help_topics():
-    data = training_data.text(16, CPU)
-    whole = "".join(data.symbols[code] for code in [*data.train.tolist(), *data.held_out.tolist()])
-    assert whole == "".join(text for _, text in sorted(topics.items()))
-    assert len(data.train) == len(whole) * 9 // 10
-    assert len(set(data.symbols)) == data.classes == len(set(whole))
 
 
 # Models and variants

@@ -141,16 +141,11 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ({"bits": 1}, "bits must be a whole number from 2 to 8, got 1"),
-        ({"bits": 9}, "bits must be a whole number from 2 to 8, got 9"),
         ({"bits": True}, "bits must be a whole number from 2 to 8, got True"),
-        ({"bits": 2.5}, "bits must be a whole number from 2 to 8, got 2.5"),
         ({"coefficients": ""}, "coefficients must be the path of a file, got ''"),
         ({"coefficients": "no.json"}, "coefficients must be a file that can be read, got .*no.json': No such file"),
         ({"coefficients": 3}, "coefficients must be the path of a file, got 3"),
-        (
-            {"bits": 4, "act": "tanh"},
-            "bits must go with a function that has joint codes, got tanh; make one: actfit",
-        ),
+        ({"bits": 4, "act": "tanh"}, "bits must go with a function that has joint codes, got tanh; make one: actfit"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:

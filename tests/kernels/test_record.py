@@ -71,18 +71,6 @@ def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count:
     assert np.all(np.diff(samples) >= 0)
 
 
-numbers_16_bit = st.lists(
-    st.integers(0, 2**16 - 1).map(lambda bits: float(np.uint16(bits).view(np.float16))), max_size=50
-)
-
-
-@given(numbers_16_bit, numbers_16_bit)
-def test_histograms_add_up(some: list[float], others: list[float]) -> None:
-    together = counted(*some, *others)
-    assert torch.equal((counted(*some) + counted(*others)).counts, together.counts)
-    assert together.counts.sum() == np.count_nonzero(~np.isnan([*some, *others]))
-
-
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match=r"model must be a torch.nn.Module, got str"), recorded("gelu"):  # type: ignore[arg-type]
         pass

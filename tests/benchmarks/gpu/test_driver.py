@@ -1,9 +1,8 @@
 """`python -m benchmarks.gpu`: parts that fail, are blocked, broken off or put off, and run again."""
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,7 +114,7 @@ def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     assert driven.ran == ["one"] * 4
 
 
-@pytest.mark.parametrize("changed", ["--again", "sources", "damaged"])
+@pytest.mark.parametrize("changed", ["--again", "sources"])
 def test_rows_of_other_sources_are_not_published(changed, driven):
     driven.parts = [
         part("tests", "test-a"),
@@ -127,8 +126,6 @@ def test_rows_of_other_sources_are_not_published(changed, driven):
     driven.tests.write_text("tests/x.py::test[gelu]\n")
     if changed == "sources":
         driven.sources = "two"
-    elif changed == "damaged":
-        (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
     assert driven(*["--again"] * (changed == "--again")) == command.BAD
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
 
@@ -144,33 +141,6 @@ def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
     assert driven.ran == ["slow, but begun", "one"]
     assert (driven.results / "times.jsonl").read_text() == '{"of": "begun"}\n{"of": "one"}\n'
     assert "speed/slow, but begun: failed, 2 s; no end after 2 s" in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd):
-    driven.parts = [part("speed", "one"), part("speed", "slow")]
-    run = gpu.running.run
-
-    def interrupted(words: Sequence[str], log: Path, timeout: float) -> int:
-        if "slow" in words:
-            signal.setitimer(signal.ITIMER_REAL, 3)
-        return run(words, log, timeout)
-
-    def ring(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gpu.running, "run", interrupted)
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        assert driven() == command.INTERRUPTED
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        monkeypatch.setattr(gpu.running, "run", run)  # else the next call's alarm rings in another test, and ends it
-    assert "interrupted; what is done is kept" in capfd.readouterr().err
-    driven.script.write_text(driven.script.read_text().replace("time.sleep(60)", "pass"))
-    assert driven() == command.GOOD
-    assert driven.ran == ["one", "slow", "slow"]
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,6 @@ def test_trials_see_what_codes_would_give(name: str) -> None:
     assert gradients.error(bits) == pytest.approx(squared_error(gradient(model, inputs), exact), rel=1e-12)
 
 
-def test_without_codes_there_is_no_error() -> None:
-    model, inputs = text(1)
-    trials = Trials()
-    gradients = CapturedGradients(model, inputs, {}, None, trials)
-    assert gradients.error({}) == 0.0 == gradients.error(dict.fromkeys(trials.sites))
-
-
 def test_each_pass_sees_its_own_codes() -> None:
     model, inputs = text(1)
     trials = Trials()
@@ -57,14 +50,6 @@ def test_each_pass_sees_its_own_codes() -> None:
     assert first[0] > first[2] > first[1] > 0
     assert [gradients.error({site: bits}) for bits in (2, 8, 4)] == first
     assert gradients.passes == 7
-
-
-def test_stochastic_codes_differ_from_pass_to_pass() -> None:
-    model, inputs = text(1)
-    trials = Trials("stochastic")
-    gradients = CapturedGradients(model, inputs, {}, None, trials)
-    everywhere = dict.fromkeys(trials.sites, 3)
-    assert gradients.error(everywhere) != gradients.error(everywhere)
 
 
 @pytest.mark.slow
