@@ -167,3 +167,10 @@ def test_results_of_another_dtype_are_refused() -> None:
     assert steps(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
     with pytest.raises(KernelError, match=r"must have the dtype of its tensor, torch\.bfloat16"):
         steps(torch.ones(3).bfloat16())
+
+
+def test_what_is_no_strided_tensor_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"several: its tensor must be strided, got torch\.sparse_coo"):
+        several(torch.ones(3, 3).to_sparse())
+    with pytest.raises(KernelError, match="several: its first argument must be a tensor, got float"):
+        several(3.0)

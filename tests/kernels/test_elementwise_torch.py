@@ -116,3 +116,8 @@ def test_graphs_hold_torchs_operations() -> None:
     assert "softplus" in str(graph.graph)
     for made in (exported.module(), graph, torch.jit.trace(net, (x,))):
         torch.testing.assert_close(made(x), net(x))
+
+
+def test_a_key_that_nothing_has() -> None:
+    with pytest.raises(KernelError, match="key must be of a function that was called in this process, got 'f-0'"):
+        ops.fused_forward(torch.ones(3), "f-0", True)

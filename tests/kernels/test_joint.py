@@ -22,6 +22,7 @@ from actfit.kernels.engine import launch, reference
 from actfit.kernels.memory.step import Living
 from actfit.kernels.validate import joint_kernels
 from actfit.nn import ActLinear
+from tests.kernels.saved import bytes_allocated
 
 STOCK = {
     "gelu": F.gelu,
@@ -167,3 +168,18 @@ def test_another_name_and_layers_of_nothing(bits: int | None) -> None:
         got = torch.autograd.grad(layer(x).sum(), [x, *linear.parameters()])
         stock = torch.autograd.grad(linear(F.silu(x)).sum(), [x, *linear.parameters()])
         assert [gradient.shape for gradient in got] == [gradient.shape for gradient in stock]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", STOCK)
+def test_forward_is_as_without_a_code(name: str, dtype: torch.dtype) -> None:
+    linear, x = nn.Linear(35, 8).to(dtype), (3 * torch.randn(6, 35)).to(dtype).requires_grad_()
+    assert torch.equal(ActLinear(name, linear, bits=4)(x), ActLinear(name, linear)(x))
+
+
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_bytes(bits: int) -> None:
+    layer, x = ActLinear("gelu", nn.Linear(40, 16), bits=bits), torch.randn(33, 40).requires_grad_()
+    layer(x).sum().backward()
+    y, allocated = bytes_allocated(layer, x)
+    assert allocated - y.nbytes == bits * 33 * 40 // 8

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from actfit import KernelError, functional
+from actfit.coefficients import load
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
@@ -118,3 +119,16 @@ def test_anomaly_mode(options: dict) -> None:
     with torch.autograd.detect_anomaly():
         functional.gelu(x, **options).sum().backward()
     assert torch.equal(x.grad, torch.autograd.grad(functional.gelu(x, **options).sum(), x)[0])
+
+
+@each_method
+def test_torch_func_agrees_with_autograd(options: dict) -> None:
+    """Up to the method's error: invact's next to the minimum, where y hardly determines x; fewbit's steps."""
+    x = leaf(500)
+    (got,) = torch.autograd.grad(functional.gelu(x, **options).sum(), x)
+    expected = torch.func.grad(lambda z: functional.gelu(z, **options).sum())(x.detach())
+    # y = f(T) + f''(T)/2 (x - T)^2 is rounded to 2^-27 there, so that f' = f''(T) (x - T) is known to
+    # sqrt(2 f''(T) 2^-27) = 8e-5. The error of a table is in its file.
+    table = load("gelu", "fewbit-3bit")["error"]["linf"] + torch.finfo(x.dtype).eps
+    bound = {"invact": 1e-4, "fewbit": table, "forward-ad": 8 * torch.finfo(x.dtype).eps, "invact-precision-bit": 2e-4}
+    assert (got - expected).abs().max() <= bound[options["method"]]

@@ -111,3 +111,11 @@ def test_what_has_no_gradient_to_compare() -> None:
         gradient_error(compiled(torch.sin, partitioner()), square(torch.ones(2, 32)))
     with pytest.raises(KernelError, match="model must be what compress changed"):
         gradient_error(Net(), square(torch.ones(2, 32)))
+
+
+def test_models_of_several_processes_are_refused() -> None:
+    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapper)
+    wrapper.module = Net()
+    with pytest.raises(KernelError, match="got DistributedDataParallel in it"):
+        gradient_error(compiled(wrapper, partitioner()), square(torch.ones(2, 32)))

@@ -235,3 +235,12 @@ def test_wrong_rounding(rounding: Any) -> None:
 def test_what_was_not_compiled_has_no_report(other: Any) -> None:
     with pytest.raises(KernelError, match="compiled must be what"):
         actfit.report(other)
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else torch.compile refuses them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    options = actfit.options()
+    assert options.keys() <= set(torch._inductor.list_options())
+    assert ("allow_buffer_reuse" in options, "reorder_for_peak_memory" in options) == (has_gpu, not has_gpu)

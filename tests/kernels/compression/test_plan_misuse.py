@@ -95,3 +95,10 @@ def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
         compiled(torch.randn(32, 64))
     compiled(torch.randn(16, 64))
     assert len(cut.graphs) == 4
+
+
+def test_nothing_to_compile() -> None:
+    model, x = stack(layers=1)
+    model.forward = torch._dynamo.disable(model.forward)  # type: ignore[method-assign]
+    with pytest.raises(KernelError, match=r"model must be one that torch\.compile makes graphs of for backward"):
+        make_plan(model, x, 0.12, compiled=True, goal="error")

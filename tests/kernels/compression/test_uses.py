@@ -133,3 +133,13 @@ def test_what_backward_changes_is_read_before() -> None:
     values, old, new = torch.randn(3, 64)
     result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
     assert torch.equal(result, values * old)
+
+
+@pytest.mark.slow
+def test_several_backwards() -> None:
+    y, weights = output_of(models.mlp(), torch.randn(64, 32))
+    first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+    torch.autograd.grad(y.sum(), weights)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y.sum(), weights)

@@ -82,3 +82,12 @@ def test_loss_gradients_and_bytes(name: str) -> None:
     for computed, expected in zip(gradients_now, gradients, strict=True):
         assert (computed - expected).abs().max() <= 16 * eps * expected.abs().max()
     assert not any(handle.stock for handle in handles)
+
+
+@pytest.mark.parametrize(("name", "nested"), [("mish", 3), ("new gelu", 3), ("snake", 1)])
+def test_behind_a_norm_exact_saves_its_input_alone(name: str, nested: int) -> None:
+    """Nested forward AD saves what the norm normalises, f'(x) and y."""
+    for policy, tensors in ((None, 1), ("forward-ad", nested)):
+        model = Chain(CHAINS[name][0], nn.BatchNorm1d(WIDTH))
+        compress(model, policy=policy)
+        assert step(model)[1] == tensors * UNIT

@@ -217,3 +217,9 @@ def test_names(policy: object) -> None:
 def test_bits_and_policy_exclude_each_other() -> None:
     with pytest.raises(KernelError, match=r"bits must be None with policy='invact', got 4"):
         compress(Mlp(F.gelu), bits=4, policy="invact")
+
+
+def test_few_bits_are_all_that_is_kept_where_nothing_reads_the_output() -> None:
+    inner = 4 * ROWS * (2 * HIDDEN)  # of the products
+    kept = {policy: saved(compressed(Added(F.gelu), policy)) - inner for policy in (None, "fewbit-3", "forward-ad")}
+    assert kept == {None: 4 * ROWS * WIDTH, "fewbit-3": ROWS * WIDTH * 3 // 8, "forward-ad": 4 * ROWS * WIDTH}

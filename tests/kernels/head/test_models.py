@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actfit import compress, make_plan, peak_bytes, saved_bytes
+from actfit import KernelError, compress, make_plan, peak_bytes, saved_bytes
 from actfit.kernels.head.heads import Head
 from tests.kernels.saved import bytes_allocated
 
@@ -177,3 +177,8 @@ def test_it_is_left_out_where_it_is_not_asked_for() -> None:
         model = built("llama")
         compress(model, **options)  # type: ignore[arg-type]
         assert sum(isinstance(module.__dict__.get("forward"), Head) for module in model.modules()) == heads
+
+
+def test_a_plan_goes_without_the_argument() -> None:
+    with pytest.raises(KernelError, match=r"^chunked_loss must be left out with a plan, which counts on it$"):
+        compress(built("llama"), plan="plan.json", chunked_loss=False)

@@ -208,3 +208,19 @@ def test_bad_arguments(args: tuple, kwargs: dict, message: str) -> None:
 def test_what_is_compiled_runs_as_it_is(kwargs: dict) -> None:
     with pytest.raises(KernelError, match=r"what torch\.compile compiled must be run as it is"):
         saved_bytes(torch.compile(nn.ReLU(), backend="aot_eager"), X, **kwargs)
+
+
+def test_each_storage_counts_once() -> None:
+    def views(x: Tensor) -> Tensor:
+        y = x.exp()  # keeps y
+        return (y.view(-1) * y.view(-1)).sum() + y.T.square().sum()
+
+    x = torch.randn(5, 7, requires_grad=True)
+    assert saved_bytes(views, x).total == x.nbytes
+
+
+def test_the_output_is_kept_only_if_backward_needs_it() -> None:
+    x = torch.randn(4, 6, requires_grad=True)
+    assert saved_bytes(torch.exp, x).total == x.nbytes
+    assert saved_bytes(lambda x: x + 1, x).total == 0
+    assert saved_bytes(lambda x: {"deep": [x + 1, (x + 2,)]}, x).total == 0

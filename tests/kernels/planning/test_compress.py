@@ -152,3 +152,34 @@ def test_a_plan_of_what_does_nothing_yet() -> None:
 
     plan = make_plan(Scaled(), torch.randn(128, 64), 0.25)
     assert all(site.bits is None or site.bits > 3 for site in plan.sites)
+
+
+@pytest.mark.slow
+def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of sensitivities that say the opposite of what is."""
+    model, inputs = text(2)
+    monkeypatch.setattr(
+        "actfit.kernels.planning.task.sensitivities",
+        lambda gradients, names, passes: {
+            name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
+        },
+    )
+    plan = make_plan(model, inputs, 0.15, goal="error")
+    assert plan.errors.measured <= plan.uniform_error
+
+
+@pytest.mark.slow
+def test_a_part_of_a_storage_that_stays_whole() -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(64, 64), nn.Parameter(torch.ones(64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.layer(x) + self.scale
+            return h[:128].sin().cos()
+
+    model, inputs = Part(), (torch.randn(1024, 64),)
+    handle = compress(model, fit=0.9, inputs=inputs)
+    assert handle.plan is not None
+    assert saved_bytes(model, *inputs).total <= handle.plan.planned.kept or not handle.plan.needed

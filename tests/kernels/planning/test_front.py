@@ -109,3 +109,8 @@ def test_the_same_front_gives_the_same_bytes(solved_front: Front, tmp_path: Path
 def test_bad_arguments(task: Task, given: dict[str, Any], said: str) -> None:
     with pytest.raises(KernelError, match=said):
         front_of(task, **given)
+
+
+def test_a_bad_ending(solved_front: Front, tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"plot must be a file that ends in one of .png, .svg"):
+        solved_front.plot(tmp_path / "front.txt")
