@@ -11,8 +11,7 @@ from tests.kernels.planning.nets import NETS, gradient, text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("share", [0.3, 0.15])
+@pytest.mark.parametrize(("name", "share"), [("text", 0.3), ("image", 0.15), ("mlp", 0.3)])
 def test_a_share_of_what_is_kept(name: str, share: float) -> None:
     model, inputs = NETS[name]()
     before = saved_bytes(model, *inputs)
@@ -26,7 +25,7 @@ def test_a_share_of_what_is_kept(name: str, share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["text", "image"])
 def test_the_peak_is_within_the_budget(name: str) -> None:
     planned, measured, budget = at_the_peak(name)
     assert measured <= planned <= budget

@@ -100,8 +100,7 @@ def test_the_loss_counts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("bits", [2, 8])
+@pytest.mark.parametrize(("name", "bits"), [("text", 2), ("image", 8), ("mlp", 2)])
 def test_networks_whose_gradient_is_as_predicted(name: str, bits: int) -> None:
     model, inputs = NETS[name]()
     with warnings.catch_warnings():
