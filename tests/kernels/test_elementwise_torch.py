@@ -1,7 +1,5 @@
 """Tensors that `elementwise` saves, and its ops under torch.compile, transforms, autocast and graphs."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -46,15 +44,8 @@ def test_opcheck(slopes: bool) -> None:
     assert set(done.values()) == {"SUCCESS"}
 
 
-@pytest.fixture
-def compiling() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("compiling")
+@pytest.mark.usefixtures("afresh")
 @pytest.mark.parametrize(("backend", "dynamic"), [("aot_eager", None), ("aot_eager", True), ("inductor", False)])
 def test_compiled_in_one_graph(backend: str, dynamic: bool | None) -> None:
     def run(x: Tensor, beta: float) -> Tensor:
@@ -73,7 +64,7 @@ def test_compiled_in_one_graph(backend: str, dynamic: bool | None) -> None:
     assert sum(tensor.untyped_storage().nbytes() for tensor in kept) == 4 * x.nbytes  # of mish one, of the others three
 
 
-@pytest.mark.usefixtures("compiling")
+@pytest.mark.usefixtures("afresh")
 def test_first_called_when_compiled_or_on_tensors_without_contents() -> None:
     """The values of tensors are still read."""
     half, x = torch.tensor(0.5), torch.randn(5)

@@ -34,11 +34,6 @@ STOCK = {
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def codes_of(name: str, bits: int, x: Tensor) -> tuple[Tensor, Tensor]:
     """The levels of f' and f for x, from the stored file."""
     solution = load(name, f"joint-{bits}bit")["solution"]

@@ -7,16 +7,10 @@ from torch.autograd import forward_ad
 
 from actfit import KernelError, functional
 from actfit.coefficients import load
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import METHODS, each_method
 
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 # torch 2.13 itself uses a deprecated function for its rules of forward mode.
 stock = nn.functional.gelu
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

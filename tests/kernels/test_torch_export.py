@@ -8,14 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import actfit
-from tests.kernels.saved import METHODS
-
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+from tests.kernels.saved import METHODS, each_method
 
 
 class Model(nn.Module):

@@ -8,16 +8,10 @@ import actfit
 from actfit import functional
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import each_method
 
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 stock = nn.functional.gelu
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def outcome(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:

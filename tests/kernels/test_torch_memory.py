@@ -9,9 +9,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import actfit
 from actfit import functional
-from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
-
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph, each_method
 
 ROWS, WIDTH = 33, 40
 COUNT = ROWS * WIDTH  # 1320 elements of float32, 5280 bytes
@@ -25,11 +23,6 @@ EXPECTED = {
     "invact-precision-bit": 4 * COUNT,  # y, with the branch bit as its last bit
     "ActLinear": 4 * COUNT,  # y - min f, with the branch bit as its sign
 }
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def mlp(method: str) -> nn.Module:

@@ -8,15 +8,9 @@ from torch import Tensor, nn
 
 import actfit
 from tests.kernels.copies import each_copy
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import each_method
 
 ROOT = Path(__file__).parents[2]
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def mlp(options: dict) -> nn.Sequential:

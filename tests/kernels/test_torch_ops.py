@@ -10,11 +10,10 @@ from torch._subclasses import FakeTensorMode
 
 import actfit
 from actfit import KernelError, functional
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import each_method
 from tests.kernels.specs import spec
 
 ops = torch.ops.actfit
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 # A kernel of each kind of storage, and the tests of torch.library. test_autograd_registration and the last one use
 # inputs without a gradient: the ops are not differentiable, the autograd.Function around them is.
@@ -28,11 +27,6 @@ KEYS = [
     spec("gelu", "invact-sign-bit").key,
 ]
 ALL = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def checked(op: Callable[..., Any], *args: Any) -> dict[str, str]:

@@ -9,17 +9,11 @@ from torch.utils.checkpoint import checkpoint
 
 import actfit
 from actfit import functional
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import METHODS, each_method
 
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 both_checkpoints = pytest.mark.parametrize("reentrant", [False, True], ids=["saving", "reentrant"])
 EPS = torch.finfo(torch.float32).eps
 UNIT = torch.finfo(torch.bfloat16).eps / 2  # of rounding to bfloat16
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def mlp(act: nn.Module) -> nn.Sequential:
