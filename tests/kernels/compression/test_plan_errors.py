@@ -10,8 +10,9 @@ from actfit.kernels.compression.planning import CompiledGradients, CompiledTask,
 from actfit.kernels.memory.isolated import on_copies
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.sensitivity import Trials
+from tests.kernels.compression.graphs import error
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, planned, stack
+from tests.kernels.compression.plans import gradient, partitioner, planned, stack
 
 ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
 
@@ -26,9 +27,9 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
     trials = Trials()
     weights = torch.linspace(-1, 1, x.numel()).view(x.shape)
     tried = CompiledGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
-    assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(off(coded, exact), abs=ROUNDING)
+    assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(error(coded, exact), abs=ROUNDING)
     assert tried.error({}) == 0
-    assert 10 * ROUNDING < off(coded, exact) < 0.1
+    assert 10 * ROUNDING < error(coded, exact) < 0.1
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ from actfit.kernels.compression.partitioner import CodedPartitioner
 from actfit.kernels.compression.parts import PlannedParts
 from actfit.kernels.compression.planning import run
 from actfit.kernels.methods.every_tensor import EveryTensor
+from tests.kernels.compression.graphs import error
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, planned, saved, stack
+from tests.kernels.compression.plans import gradient, partitioner, planned, saved, stack
 
 
 def test_a_share_of_what_is_kept() -> None:
@@ -49,7 +50,7 @@ def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
     assert [graph.after for graph in actfit.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
     # Other rounding in compiled code may move a code by a step: a few in ten thousand, less than one in a hundred.
-    assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
+    assert error(compiled_gradient, same) < 0.1 * plan.errors.measured
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
