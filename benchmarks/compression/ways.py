@@ -12,8 +12,8 @@ import actfit
 from actfit import compress
 from actfit.kernels.compression.planning import CompiledTask
 from actfit.kernels.planning.batches import Call
-from actfit.kernels.planning.make import plan_of
 from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.solve import everywhere
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
@@ -71,8 +71,8 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
 def _planned(net: Net, bits: int) -> Plan:
     """The plan for the bytes that these bits take in every tensor."""
     task = CompiledTask(net.module, Call(net.args, net.kwargs))
-    step = task.step(())
-    return plan_of(task, (step.kept_with(everywhere(step, bits)) + 1) / task.stock.kept)
+    step = task.step()
+    return plan_of(task, (step.kept_with(everywhere(step, bits)) + 1) / task.stock.kept, goal="error")
 
 
 @contextmanager

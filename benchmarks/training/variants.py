@@ -80,7 +80,7 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     if method == EXACT:
         compress(model)
     if method == PLAN:
-        compress(model, fit=1 / int(number), inputs=x, loss=loss, targets=targets)
+        compress(model, plan=make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error"))
     if method in ROUNDINGS:
         compress(model, bits=int(number), rounding=ROUNDINGS[method])
     if method == COMPILED:
@@ -88,7 +88,7 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     if method == "coded":
         return _compiled(model, bits=int(number))
     if method == COMPILED_PLAN:
-        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, compiled=True)
+        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error", compiled=True)
         return _compiled(model, plan=plan)
     return model
 

@@ -28,7 +28,7 @@ from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.decoded import relative_error
 from actfit.kernels.planning.sensitivity import Gradients, Trials
 from actfit.kernels.planning.step import SavedSite, Step
-from actfit.kernels.planning.task import Blocks, Task
+from actfit.kernels.planning.task import Blocks, BlockWays, Task
 from actfit.kernels.private import check_release
 
 
@@ -50,7 +50,7 @@ class CompiledTask(Task):
         """None: PyTorch's partitioner decides what backward computes again."""
         return ()
 
-    def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
+    def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         check_release()
         cut = TrialPartitioner(Trials(self.rounding, smallest=forms.SMALLEST))
         try:

@@ -186,14 +186,15 @@ def compress(
         if chunked_loss is not None:
             raise KernelError("chunked_loss must be left out with a plan, which counts on it")
         plan = _loaded(model, plan, bits, rounding)
-        method, again = plan.method if plan.needed else None, frozenset(plan.recomputed)
-        engine = Engine(method, again, planned=plan.decoded, chunked_loss=True)
+        engine = Engine(
+            plan.method if plan.sites else None, frozenset(plan.recomputed), planned=plan.decoded, chunked_loss=True
+        )
     checked = None
     if inputs is not None and engine.method is not None:
         planned = None if plan is None else plan.errors.predicted
         checked = check_model(model, call_of(inputs), loss, targets, engine.method, kind_of(False).gradients, planned)
         checked.tell(strict=False, stacklevel=2)
-    return Handle(install(model, engine), engine, plan, checked)
+    return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
 
 
 def _fitting(

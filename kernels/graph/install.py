@@ -1,5 +1,6 @@
 """Puts an engine into a model, and takes it out again."""
 
+from collections.abc import Collection
 from typing import Any, cast
 
 from torch import nn
@@ -10,9 +11,10 @@ from actfit.kernels.graph.units import units
 from actfit.kernels.head.heads import Head, is_head
 
 
-def install(model: nn.Module, engine: Engine) -> list[tuple[str, nn.Module]]:
-    """Let an engine capture a model; the names and modules that it changes."""
-    changed = list(units(model, engine.method is not None, engine.chunked_loss))
+def install(model: nn.Module, engine: Engine, unchanged: Collection[str] = ()) -> list[tuple[str, nn.Module]]:
+    """Let an engine capture a model, but these blocks; the names and modules that it changes."""
+    found = units(model, engine.method is not None, engine.chunked_loss)
+    changed = [(name, module) for name, module in found if name not in unchanged]
     for name, module in changed:
         own: Any = module.__dict__.get("forward")
         if engine.chunked_loss and is_head(module):

@@ -1,7 +1,8 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import Planned, in_model
 from actfit.kernels.planning.sensitivity import Gradients, Trials
 from actfit.kernels.planning.step import History, Step
-from actfit.kernels.planning.task import Blocks, Task
+from actfit.kernels.planning.task import Blocks, BlockWays, Task
 
 OBSERVED = 4  # bits of codes in a step that is observed
 
@@ -56,10 +57,24 @@ class CapturedTask(Task):
         names = {name for name, _ in units(self.model, leaves=True, heads=True)}
         return [name for name in super().blocks if name in names]
 
-    def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
+    def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:
+        method = None if ways.exact else EveryTensor(MAX_BITS, self.rounding)
+        engine = Engine(method, frozenset(ways.recomputed), chunked_loss=True)  # captures once, for all calls
+
+        @contextmanager
+        def changed() -> Iterator[None]:
+            captured = install(self.model, engine, ways.unchanged)
+            try:
+                yield
+            finally:
+                removed(captured)
+
+        return changed
+
+    def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         history, ends = History(), list[tuple[int, int]]()
-        method = Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None))
-        engine = _Observed(method, frozenset(blocks), chunked_loss=True)
+        method = None if ways.exact else Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None))
+        engine = _Observed(method, frozenset(ways.recomputed), chunked_loss=True)
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
@@ -72,10 +87,12 @@ class CapturedTask(Task):
             self.model,
             *self.call,
             **self._step_options,
-            prepare=lambda copied: install(copied, engine),
+            prepare=lambda copied: install(copied, engine, ways.unchanged),
             between=end_forward,
         )
         history.event()  # ends the last segment
+        if ways.exact:
+            history.whole.clear()  # no tensor could have codes
         return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
 
 

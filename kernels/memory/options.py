@@ -81,7 +81,7 @@ def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--goal",
         metavar="G",
-        help="with --budget, error: the least; time: as few elements in codes as it allows (default: error)",
+        help="with --budget, what is least, the time of a step or the error of the gradient (default: time)",
     )
     parser.add_argument("--compiled", action="store_true", help="with --budget, a share: plan for torch.compile")
     parser.add_argument(

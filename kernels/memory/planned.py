@@ -13,8 +13,9 @@ from actfit.kernels.memory import zoo
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.budget import check
 from actfit.kernels.planning.fronts import Front, front_of
-from actfit.kernels.planning.make import kind_of, plan_of
+from actfit.kernels.planning.make import kind_of
 from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.planner import plan_of
 
 SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
 
@@ -42,7 +43,7 @@ def plan_for_budget(
         stand_in = _narrow(options)
     task = kind_of(options.compiled)(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
     with nullcontext() if stand_in is None else _one_thread():
-        plan = plan_of(task, options.budget, goal=options.goal or "error")
+        plan = plan_of(task, options.budget, goal=options.goal or "time")
         if options.plot is None:
             return PlanAndFront(plan, None)
         return PlanAndFront(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))

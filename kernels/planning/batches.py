@@ -1,11 +1,13 @@
 """A few samples of a batch to measure errors on: some to make a plan with, others to check it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from actfit.kernels import private
+from actfit.kernels.errors import KernelError
 
 T = TypeVar("T")
 # Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its
@@ -63,3 +65,24 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
     few = parts(batch, MORE_SAMPLES).to_check
     lengths = [x.shape[0] for x in private.tree_leaves(few) if isinstance(x, Tensor) and x.dim()]
     return MORE_SAMPLES if lengths and lengths[0] >= ELEMENTS else None
+
+
+def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
+    """The result of `run` on samples of a batch, with the share of the batch that they are.
+
+    On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
+
+    Parameters
+    ----------
+    samples
+        How many; None: the whole batch.
+    check
+        Whether to take the samples that check plans, not those that plans are made with.
+    """
+    few = parts((call, targets), samples)
+    try:
+        return run(*(few.to_check if check else few.to_plan), few.share)
+    except (KernelError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # of any kind; if samples were not to blame, it is raised again
+        return run(call, targets, 1.0)

@@ -188,7 +188,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError("by must be 'kept' for a compiled model, whose peak is not known, got 'peak'")
     if not isinstance(count, int) or isinstance(count, bool) or count < 2:
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
-    step, blocks = task.step(()), task.blocks
+    step, blocks = task.step(), task.blocks
     errors = task.errors((), step) if step.sites else {}
     named = [Point("stock", task.stock, 0.0, task.work_without_codes(()))]
     if blocks:

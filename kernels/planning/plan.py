@@ -61,6 +61,10 @@ class Plan:
         Why nothing is planned although the budget needs it; or "".
     modules
         How many modules the model has of each name that ends with a number, as {"layers.*": 4}; not known of old files.
+    unchanged
+        Names of blocks that run as stock.
+    time
+        Seconds of a step that are predicted, × those of the unchanged model; None: not known.
     """
 
     model: str
@@ -80,11 +84,13 @@ class Plan:
     goal: str = "error"
     reason: str = ""
     modules: Mapping[str, int] = field(default_factory=dict, hash=False)
+    unchanged: tuple[str, ...] = ()
+    time: float | None = None
 
     @property
     def needed(self) -> bool:
         """Whether the plan changes the model."""
-        return bool(self.sites or self.recomputed)
+        return self.planned != self.stock
 
     @property
     def method(self) -> Planned:
@@ -106,7 +112,7 @@ class Plan:
                 " torch.compile(model, options=actfit.options(plan=...))"
             )
         names = {name for name, _ in model.named_modules(remove_duplicate=False)}  # graphs have any of them
-        for module in (*self.recomputed, *(site.name.partition(": ")[0] for site in self.sites)):
+        for module in (*self.recomputed, *self.unchanged, *(site.name.partition(": ")[0] for site in self.sites)):
             if module not in names:
                 raise KernelError(
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
@@ -143,7 +149,8 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     header = values.pop("format", None), values.pop("version", None)
     if header != (FORMAT, VERSION):
         raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {header}")
-    values |= {"recomputed": tuple(values["recomputed"]), "errors": checked(Errors, values["errors"])}
+    values |= {name: tuple(values.get(name, ())) for name in ("recomputed", "unchanged")}
+    values |= {"errors": checked(Errors, values["errors"])}
     values |= {name: checked(Bytes, values[name]) for name in ("stock", "planned")}
     values |= {"sites": tuple(checked(PlannedSite, site) for site in values["sites"])}
     plan = checked(Plan, values)
@@ -152,8 +159,9 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
         if ": " not in site.name:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
-    if not all(isinstance(block, str) for block in plan.recomputed):
-        raise ValueError(f"recomputed must be names of modules, got {shown(plan.recomputed)}")
+    for blocks in (plan.recomputed, plan.unchanged):
+        if not all(isinstance(block, str) for block in blocks):
+            raise ValueError(f"recomputed and unchanged must be names of modules, got {shown(blocks)}")
     if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
         raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
     if plan.compiled and plan.recomputed:
@@ -186,16 +194,24 @@ def _text(plan: Plan) -> str:
     lines = [
         f"{plan.model}, budget {plan.budget}: kept for backward {size(plan.stock.kept)} before,"
         f" {size(plan.planned.kept)} planned{peak}",
-        f"error of the gradient: {plan.errors.measured:.2%} measured, {plan.errors.predicted:.2%} predicted;"
-        f" with {plan.uniform} bits everywhere {plan.uniform_error:.2%}{on}",
+        (
+            f"error of the gradient: {plan.errors.measured:.2%} measured, {plan.errors.predicted:.2%} predicted;"
+            f" with {plan.uniform} bits everywhere {plan.uniform_error:.2%}{on}"
+            if plan.uniform
+            else "gradients are exact"
+        ),
         *([f"computed again in backward: {_blocks(plan.recomputed)}"] if plan.recomputed else []),
+        *([f"as they are: {_blocks(plan.unchanged)}"] if plan.unchanged else []),
+        *([f"time of a step: {plan.time:.2f} × as long, predicted"] if plan.time else []),
         *([f"products of matrices, convolutions and attention: {plan.work:.2f} × as many"] if plan.work else []),
-        "",
+        *([""] if plan.sites else []),
     ]
     return "\n".join([*lines, *_rows(plan), *([_gap(plan)] if plan.gap else [])])
 
 
 def _rows(plan: Plan) -> list[str]:
+    if not plan.sites:
+        return []
     groups: dict[str, list[PlannedSite]] = {}
     for site in plan.sites:
         groups.setdefault(like_site(site.name), []).append(site)

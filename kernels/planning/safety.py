@@ -21,14 +21,12 @@ from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
 from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
+from actfit.kernels.planning.goals import ROUNDING
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from actfit.kernels.planning.task import SAMPLES, in_training
 
 TIMES = 3  # the predicted error, above which a gradient is wrong
 NAMED = 3  # kinds of tensors in a warning
-# Of the coarsest dtype: what rounding any change of a gradient anew comes to in networks of bfloat16, .3 % to 1.1 %,
-# with room.
-ROUNDING = 4
 NO_NUMBERS, NO_GRADIENT = "as its tensors have no numbers", "as nothing wants a gradient"  # such models do not train
 
 

@@ -7,22 +7,26 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.sensitivity import SiteErrors
-from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve, with_fewest_codes
+from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Blocks, Task, completed
+from actfit.kernels.planning.task import CAPTURED, Blocks, BlockWays, Task, completed
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
-TRIES = 4  # solutions that are checked on other samples
-MARGIN = 0.9  # of the bound that a solution is sought within after one that exceeded it
 
 
 class Candidate(NamedTuple):
-    """A solution with some blocks computed again, with the step and errors that it is for."""
+    """A solution, and the ways of blocks, step and errors that it is for; time: of a step, × stock's; 0: not known."""
 
-    blocks: Blocks
+    ways: BlockWays
     step: Step
     errors: SiteErrors
-    solution: Solution
+    solution: Solution = Solution({}, 0.0, 0.0)
+    time: float = 0.0
+
+    @property
+    def codes(self) -> bool:
+        """Whether some tensors have codes."""
+        return any(self.solution.bits.values())
 
 
 def search(task: Task, limit: Limits, bound: float | None, low_peak: bool = False) -> Candidate:
@@ -31,14 +35,14 @@ def search(task: Task, limit: Limits, bound: float | None, low_peak: bool = Fals
     Of steps with a low peak or without, see `Task.step`. Raises InfeasibleError if no solution is within the limits.
     """
     blocks = task.blocks
-    step = task.step((), low_peak)
+    step = task.step(CAPTURED, low_peak)
     smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
     errors = task.errors((), step)
     max_error = _bound(errors, bound)
 
     def estimated_error(count: int) -> float:
         """The error with `count` blocks computed again, infinite if that does not fit."""
-        recomputed = step if count == 0 else task.step(blocks[:count], low_peak)
+        recomputed = step if count == 0 else task.step(BlockWays(blocks[:count]), low_peak)
         try:
             return solve(recomputed, completed(errors, recomputed), limit).error
         except InfeasibleError:
@@ -67,14 +71,13 @@ def smallest(task: Task, limit: Limits, low_peak: bool = False) -> Step:
 
     Raises InfeasibleError if neither is.
     """
-    step = task.step((), low_peak)
-    if not _fits(step, limit):
-        if _all_fit(task, limit, low_peak):
-            return task.step(task.blocks, low_peak)
-        if _can_run_again(task, low_peak) and _less(with_all := task.step(task.blocks, low_peak), step, limit):
-            step = with_all
-        raise InfeasibleError(infeasible(step, limit))
-    return step
+    steps = [task.step(CAPTURED, low_peak)]
+    if not _fits(steps[0], limit) and can_run_again(task, low_peak):
+        steps.append(task.step(BlockWays(task.blocks), low_peak))
+    for step in steps:
+        if _fits(step, limit):
+            return step
+    raise InfeasibleError(infeasible(min(steps, key=lambda step: _least(step, limit)), limit))
 
 
 def _fits(step: Step, limit: Limits) -> bool:
@@ -84,54 +87,30 @@ def _fits(step: Step, limit: Limits) -> bool:
 
 def _all_fit(task: Task, limit: Limits, low_peak: bool) -> bool:
     """Whether a step with all blocks computed again is possible and within the limits."""
-    return _can_run_again(task, low_peak) and _fits(task.step(task.blocks, low_peak), limit)
+    return can_run_again(task, low_peak) and _fits(task.step(BlockWays(task.blocks), low_peak), limit)
 
 
-def _less(step: Step, than: Step, limit: Limits) -> bool:
-    """Whether a step takes less of what is limited, with the narrowest codes."""
-
-    def least(step: Step) -> int:
-        bits = everywhere(step, WIDTHS[0])
-        return step.kept_with(bits) if limit.peak is None else step.peak_with(bits) or 0
-
-    return least(step) < least(than)
+def _least(step: Step, limit: Limits) -> int:
+    """The bytes of what is limited, with the narrowest codes."""
+    bits = everywhere(step, WIDTHS[0])
+    return step.kept_with(bits) if limit.peak is None else step.peak_with(bits) or 0
 
 
 def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Candidate:
     """The solution with these blocks computed again; raises InfeasibleError."""
-    step = task.step(blocks, low_peak)
+    ways = BlockWays(blocks)
+    step = task.step(ways, low_peak)
     errors = task.errors(blocks, step)
-    return Candidate(blocks, step, errors, solve(step, errors, limit))
+    return Candidate(ways, step, errors, solve(step, errors, limit))
 
 
-def _can_run_again(task: Task, low_peak: bool) -> bool:
+def can_run_again(task: Task, low_peak: bool) -> bool:
     """Whether there are blocks and backward can run all again; not if they fill a cache, for example."""
     try:
-        task.step(task.blocks, low_peak)
+        task.step(BlockWays(task.blocks), low_peak)
     except KernelError:  # raised by the second run of a block
         return False
     return bool(task.blocks)
-
-
-def with_fewest(task: Task, candidate: Candidate, limit: Limits, bound: float | None) -> Candidate | None:
-    """The candidate with the fewest elements in codes whose error is within the bound, on other samples, too.
-
-    None if the candidate's own error exceeds the bound, or if no solution was found that keeps it.
-    """
-    blocks, step, errors, _ = candidate
-    asked = _bound(errors, bound)
-    for _ in range(TRIES):
-        if not step.sites or not asked or candidate.solution.error > asked:
-            return None
-        solution = with_fewest_codes(step, errors, limit, asked)
-        if solution is None:
-            return None
-        error, usual_error = task.checked(blocks, [solution.bits, everywhere(step, USUAL)])
-        allowed = usual_error if bound is None else bound**2
-        if error <= allowed:
-            return candidate._replace(solution=solution)
-        asked *= MARGIN * allowed / error
-    return None
 
 
 def _bound(errors: SiteErrors, bound: float | None) -> float:

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -16,16 +16,34 @@ from actfit.kernels.memory.isolated import on_copies, train
 from actfit.kernels.memory.measure import trial
 from actfit.kernels.memory.step import Living, Loss, check_loss, run_step
 from actfit.kernels.methods.every_tensor import MIN_GROUP, SMALLEST
-from actfit.kernels.planning.batches import Call, call_of, enough, parts
+from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.values import Bytes
 from actfit.kernels.planning.whole import least_peak
 
-Blocks = Sequence[str]  # names of blocks that are computed again
+Blocks = Sequence[str]  # names of blocks
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
-T = TypeVar("T")
+
+
+class BlockWays(NamedTuple):
+    """What is done with blocks.
+
+    Attributes
+    ----------
+    recomputed, unchanged
+        Names of blocks that backward computes again, and of those that run as stock.
+    exact
+        Whether no tensor has codes.
+    """
+
+    recomputed: Blocks = ()
+    unchanged: Blocks = ()
+    exact: bool = False
+
+
+CAPTURED = BlockWays()  # all blocks are captured, and have codes
 SAMPLES = 2  # on which errors are measured
 PASSES = 64  # backward passes that measuring may take
 # The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
@@ -57,7 +75,7 @@ class Task(ABC):
     compiled: ClassVar[bool] = False  # whether plans are for torch.compile
     gradients: ClassVar[type[Gradients]]
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
-    _steps: dict[tuple[tuple[str, ...], bool], Step] = field(default_factory=dict, repr=False)
+    _steps: dict[tuple[BlockWays, bool], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[tuple[str, ...], frozenset[str]], tuple[SiteErrors, SiteErrors]] = field(
         default_factory=dict, repr=False
     )
@@ -117,21 +135,31 @@ class Task(ABC):
         """The loss, its targets and the mode, as `run_step` takes them."""
         return {"loss": self.loss, "targets": self.targets, "training": self.training}
 
-    def step(self, blocks: Blocks, low_peak: bool = False) -> Step:
+    def step(self, ways: BlockWays = CAPTURED, low_peak: bool = False) -> Step:
         """A step of the whole batch, with codes of all tensors; or without those of which the peak would be higher."""
-        key = tuple(blocks), low_peak
+        low_peak = low_peak and not ways.exact
+        key = ways._replace(recomputed=tuple(ways.recomputed), unchanged=tuple(ways.unchanged)), low_peak
         if key not in self._steps:
-            self.progress("a step with codes" + f", {len(blocks)} blocks computed again" * bool(blocks))
+            again, stock = len(ways.recomputed), len(ways.unchanged)
+            self.progress(
+                f"a step with{'out' * ways.exact} codes"
+                + f", {again} blocks computed again" * bool(again)
+                + f", {stock} as they are" * bool(stock)
+            )
             if low_peak:
-                known = self._steps.get(((), True))
-                self._steps[key] = least_peak(partial(self._observed, blocks), frozenset(known.whole if known else ()))
+                known = self._steps.get((CAPTURED, True))
+                self._steps[key] = least_peak(partial(self._observed, ways), frozenset(known.whole if known else ()))
             else:
-                self._steps[key] = self._observed(blocks)
+                self._steps[key] = self._observed(ways)
         return self._steps[key]
 
     @abstractmethod
-    def _observed(self, blocks: Blocks, whole: Set[str] = frozenset()) -> Step:
-        """A step with codes of all tensors but those of these names; these blocks are computed again."""
+    def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
+        """A step with codes of all tensors but those of these names."""
+
+    def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:
+        """What makes a context manager in which the model trains so, with codes of 8 bits unless exact."""
+        raise NotImplementedError(f"{type(self).__name__} changes no blocks")
 
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
         """Errors of the step's sites, by `sensitivities`, as far as training may bring them: see `Decoded`."""
@@ -213,27 +241,6 @@ def in_training(model: nn.Module) -> Iterator[None]:
         if not model.training:
             train(model)
         yield
-
-
-def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
-    """The result of `run` on samples of a batch, with the share of the batch that they are.
-
-    On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
-
-    Parameters
-    ----------
-    samples
-        How many; None: the whole batch.
-    check
-        Whether to take the samples that check plans, not those that plans are made with.
-    """
-    few = parts((call, targets), samples)
-    try:
-        return run(*(few.to_check if check else few.to_plan), few.share)
-    except (KernelError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # of any kind; if samples were not to blame, it is raised again
-        return run(call, targets, 1.0)
 
 
 def not_compiled(model: nn.Module) -> None:

@@ -44,8 +44,8 @@ def test_of_a_stand_in_and_a_loss() -> None:
 
     with torch.device("meta"):
         meta = nn.Sequential(Llama())
-    plan = make_plan(meta, x, 0.12, loss=loss, targets=labels, stand_in=(other, x, labels), compiled=True)
-    own = make_plan(model, x, 0.12, loss=loss, targets=labels, compiled=True)
+    plan = make_plan(meta, x, 0.12, loss=loss, targets=labels, stand_in=(other, x, labels), compiled=True, goal="error")
+    own = make_plan(model, x, 0.12, loss=loss, targets=labels, compiled=True, goal="error")
     assert [(site.name, site.whole) for site in plan.sites] == [(site.name, site.whole) for site in own.sites]
     assert plan.planned.kept <= 0.12 * plan.stock.kept
     assert plan.measured_on
@@ -59,7 +59,7 @@ def test_dropout_and_stochastic_rounding() -> None:
         assert tried.error({}) == 0
         everywhere = dict.fromkeys(tried.sites, 4)
         assert 0 < tried.error(everywhere) != tried.error(everywhere)
-    plan = make_plan(model, x, 0.15, rounding="stochastic", compiled=True)
+    plan = make_plan(model, x, 0.15, rounding="stochastic", compiled=True, goal="error")
     assert partitioner(plan).method.rounding == "stochastic"
 
 
@@ -79,7 +79,7 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
     torch.manual_seed(0)
     model, x = Positions(), torch.randn(16, 32, 64)
     task = CompiledTask(model, call_of(x))
-    step = task.step(())
+    step = task.step()
     known = task.errors((), step)
     assert set(known) == {site.name for site in step.sites}
     assert all(errors[2] > 0 for errors in known.values())

@@ -15,15 +15,15 @@ from tests.kernels.compression.plans import partitioner, planned, stack
 
 
 def wrong_budget(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, "1GiB", compiled=True)
+    return make_plan(model, x, "1GiB", compiled=True, goal="error")
 
 
 def too_small(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, 0.01, compiled=True)
+    return make_plan(model, x, 0.01, compiled=True, goal="error")
 
 
 def compiled_already(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(torch.compile(model), x, 0.2, compiled=True)
+    return make_plan(torch.compile(model), x, 0.2, compiled=True, goal="error")
 
 
 def compressed_compiled(model: nn.Module, x: Tensor) -> Any:
@@ -35,7 +35,7 @@ def for_compress(model: nn.Module, x: Tensor) -> Any:
 
 
 def of_compress(model: nn.Module, x: Tensor) -> Any:
-    return actfit.options(plan=make_plan(model, x, 0.2))
+    return actfit.options(plan=make_plan(model, x, 0.2, goal="error"))
 
 
 def bits_beside(model: nn.Module, x: Tensor) -> Any:
@@ -43,7 +43,7 @@ def bits_beside(model: nn.Module, x: Tensor) -> Any:
 
 
 def bound(model: nn.Module, x: Tensor) -> Any:
-    return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True)
+    return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True, goal="error")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_plan_of_another_model_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_plan_of_fewer_layers_is_refused() -> None:
-    plan = make_plan(*stack(layers=2), 0.12, compiled=True)
+    plan = make_plan(*stack(layers=2), 0.12, compiled=True, goal="error")
     model, x = stack(layers=3)
     with pytest.raises(Exception, match=r"with 2 modules '\*', where the compiled model has 3: it has nothing for '2'"):
         run(model, partitioner(plan), (x,), {})

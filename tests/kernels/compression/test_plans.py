@@ -60,7 +60,7 @@ def test_dropout_under_inductor() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.Dropout(0.1))
     x = torch.randn(256, 64)
-    plan = make_plan(model, x, 0.15, compiled=True)
+    plan = make_plan(model, x, 0.15, compiled=True, goal="error")
     with inductor_config.patch(force_disable_caches=True):
         compiled = torch.compile(model, options=actfit.options(plan=plan))
         compiled(x).sum().backward()
@@ -95,7 +95,7 @@ def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
     """All of it counts: the total is what autograd's own graph holds."""
     torch.manual_seed(0)
     model, x = Loop(), torch.randn(8, 32, 64)
-    plan = make_plan(model, x, 0.2, compiled=True)
+    plan = make_plan(model, x, 0.2, compiled=True, goal="error")
     cut, kept = saved(model, plan, x)
     assert sum(graph.after for graph in cut.graphs) < kept / 2
     assert kept == plan.planned.kept <= 0.2 * plan.stock.kept
@@ -108,7 +108,7 @@ def test_a_plan_leaves_no_trace() -> None:
     model.append(nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(64)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
-    make_plan(model, x, 0.2, compiled=True)
+    make_plan(model, x, 0.2, compiled=True, goal="error")
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -125,7 +125,7 @@ def test_a_plan_leaves_no_trace() -> None:
 def test_layers_that_are_compiled_by_themselves() -> None:
     """They share compiled code, and get the most bits of any of them."""
     model, x = stack(layers=3)
-    plan = make_plan(model, x, 0.1, compiled=True)
+    plan = make_plan(model, x, 0.1, compiled=True, goal="error")
     cut = partitioner(plan)
     torch.compiler.reset()
     for layer in model:

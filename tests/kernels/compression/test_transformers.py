@@ -51,7 +51,7 @@ def test_each_architecture(family: str) -> None:
 def test_planning_sees_what_the_model_saves(family: str) -> None:
     """Fake tensors give the same names and bytes as real ones."""
     model, inputs = build(family)
-    step = CompiledTask(model, Call((), inputs)).step(())
+    step = CompiledTask(model, Call((), inputs)).step()
     cut = CodedPartitioner(EveryTensor(step.bits))
     run(model, cut, (), inputs)
     assert sum(graph.after for graph in cut.graphs) == step.kept

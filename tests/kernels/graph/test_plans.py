@@ -29,7 +29,7 @@ def made() -> tuple[nn.Module, Tensor, Plan]:
     """A model, its batch, and a plan in which some tensors are whole, some in few bits."""
     model, x = net(layers=3), batch(ROWS)
     torch.manual_seed(0)
-    return model, x, make_plan(model, x, 0.25)
+    return model, x, make_plan(model, x, 0.25, goal="error")
 
 
 def gradient_of(model: nn.Module, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def test_a_plan_without_codes_is_exact() -> None:
 def test_blocks_that_backward_runs_again() -> None:
     model, x = net(layers=3), batch(ROWS)
     bound = 5e-3
-    plan = make_plan(model, x, 0.13, max_gradient_error=bound)
+    plan = make_plan(model, x, 0.13, max_gradient_error=bound, goal="error")
     assert plan.recomputed
     stock, ours = copy.deepcopy(model), copy.deepcopy(model)
     compress(ours, plan=plan)

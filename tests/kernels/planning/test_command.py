@@ -102,7 +102,7 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
         ("--save plan.json", "save must go with --budget, whose plan it is of, got no budget"),
         ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
-        ("--budget 0.3 --goal speed", "goal must be one of error, time, got 'speed'"),
+        ("--budget 0.3 --goal speed", "goal must be one of time, error, got 'speed'"),
     ],
 )
 def test_bad_input(line: str, said: str) -> None:
@@ -145,6 +145,6 @@ def test_every_saved_tensor_is_in_the_narrow_copy(
     ran(f"--model {name} --batch 8 --budget 0.5 --save {tmp_path}/plan.json" + (f" --act {act}" if act else ""), capsys)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, args, kwargs = zoo.build(name, act=act, batch=8)
-    sites = kind_of(compiled=False)(model, call_of(kwargs or args)).step(()).sites
+    sites = kind_of(compiled=False)(model, call_of(kwargs or args)).step().sites
     planned = Plan.load(tmp_path / "plan.json").sites[: len(sites)]  # then come those that stay whole
     assert [site.name for site in planned] == [site.name for site in sites]

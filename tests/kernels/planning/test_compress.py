@@ -35,7 +35,7 @@ def at_the_peak(name: str) -> tuple[int, int, int]:
     """Bytes at the peak, as planned and measured, and their budget: half-way between the least and stock's."""
     model, inputs = NETS[name]()
     stock = peak_bytes(model, *inputs)
-    budget = (make_plan(model, inputs, 0.15).planned.peak + stock) // 2
+    budget = (make_plan(model, inputs, 0.15, goal="error").planned.peak + stock) // 2
     plan = compress(model, fit=budget, inputs=inputs).plan
     assert plan is not None
     assert plan.stock.peak == stock
@@ -53,7 +53,7 @@ def test_a_budget_that_the_model_is_within() -> None:
 @pytest.mark.slow
 def test_a_plan_is_taken_at_once() -> None:
     model, inputs = text(1)
-    plan = make_plan(model, inputs, 0.2)
+    plan = make_plan(model, inputs, 0.2, goal="error")
     handle = compress(model, plan=plan)
     assert handle.plan == plan
     assert "as planned" in str(handle)
@@ -68,7 +68,7 @@ def test_modes_random_numbers_and_buffers_stay() -> None:
     model.eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(3)
-    make_plan(model, inputs, 0.3)
+    make_plan(model, inputs, 0.3, goal="error")
     drawn = torch.rand(4)
     torch.manual_seed(3)
     assert torch.equal(drawn, torch.rand(4))
@@ -84,9 +84,9 @@ def test_a_model_that_stands_in() -> None:
         large, _ = text(2)
     given = torch.randn(4, 64, 32, device="meta")
     with pytest.raises(KernelError, match="stand_in=") as caught:
-        make_plan(large, given, 0.2)
+        make_plan(large, given, 0.2, goal="error")
     assert "fake tensors" in str(caught.value)
-    plan = make_plan(large, given, 0.2, stand_in=(model, inputs))
+    plan = make_plan(large, given, 0.2, stand_in=(model, inputs), goal="error")
     assert "stands in" in plan.measured_on
     assert "stands in" in str(plan)
     compress(model, plan=plan)
@@ -109,7 +109,9 @@ def test_a_loss_with_labels_of_the_whole_batch() -> None:
     """It does not take the output of two samples: all are taken."""
     model, inputs = NETS["mlp"]()
     labels = torch.randint(64, (128,))
-    plan = make_plan(model, inputs, 0.2, loss=lambda output: torch.nn.functional.cross_entropy(output, labels))
+    plan = make_plan(
+        model, inputs, 0.2, loss=lambda output: torch.nn.functional.cross_entropy(output, labels), goal="error"
+    )
     assert plan.errors.measured > 0
 
 
@@ -123,7 +125,7 @@ def test_a_loss_with_targets() -> None:
         seen.add((len(output), len(target)))
         return torch.nn.functional.cross_entropy(output, target)
 
-    without = make_plan(model, inputs, 0.2)
+    without = make_plan(model, inputs, 0.2, goal="error")
     handle = compress(model, fit=0.2, inputs=inputs[0], loss=loss, targets=labels)
     assert seen == {(128, 128), (2, 2)}
     assert handle.plan is not None
@@ -135,7 +137,7 @@ def test_a_loss_with_targets() -> None:
 def test_gradients_that_are_no_numbers() -> None:
     model, _ = NETS["mlp"]()
     with pytest.raises(KernelError, match="the gradient must be finite"):
-        make_plan(model, torch.full((128, 64), float("nan")), 0.2)
+        make_plan(model, torch.full((128, 64), float("nan")), 0.2, goal="error")
 
 
 def test_a_plan_of_what_does_nothing_yet() -> None:
@@ -149,7 +151,7 @@ def test_a_plan_of_what_does_nothing_yet() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.scale * self.inner(x)
 
-    plan = make_plan(Scaled(), torch.randn(128, 64), 0.25)
+    plan = make_plan(Scaled(), torch.randn(128, 64), 0.25, goal="error")
     assert all(site.bits is None or site.bits > 3 for site in plan.sites)
 
 

@@ -80,7 +80,7 @@ class Later(NamedTuple):
 
 def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: int = 2, steps: int = 30) -> Later:
     words = next(batches())
-    plan = make_plan(model, words, budget, compiled=compiled, samples=samples)
+    plan = make_plan(model, words, budget, compiled=compiled, samples=samples, goal="error")
     train(model, steps)
     task = kind_of(compiled)(model, call_of(words), samples=samples)
     bits = plan.method.at_site
@@ -219,7 +219,7 @@ def test_a_compiled_model_tells_of_errors_that_were_not_planned() -> None:
     import actfit
 
     model, (x,) = mlp()
-    plan = make_plan(model, x, 0.1, compiled=True)
+    plan = make_plan(model, x, 0.1, compiled=True, goal="error")
     compiled = torch.compile(model, options=actfit.options(plan=plan))
     spread(model)
     with pytest.warns(UserWarning, match="plan again"):

@@ -13,7 +13,7 @@ from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from actfit.kernels.planning.fronts import UNIFORM, Front, front_of
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.make import plan_of
+from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.solve import GAP, everywhere, solve
 from actfit.kernels.planning.task import Task
 from tests.kernels.planning.nets import mlp, text
@@ -40,7 +40,7 @@ def test_bytes_rise_and_errors_fall(solved_front: Front) -> None:
 
 
 def test_ends_are_the_narrowest_codes_and_whole_tensors(task: Task, solved_front: Front) -> None:
-    step = task.step(())
+    step = task.step()
     assert solved_front.points[0].bytes.kept == step.kept_with(everywhere(step, 2))
     assert solved_front.points[-1].bytes.kept == step.kept_with(dict.fromkeys([site.name for site in step.sites], None))
 
@@ -58,14 +58,14 @@ def test_named_points(task: Task, solved_front: Front) -> None:
 
 @pytest.mark.parametrize("bits", UNIFORM)
 def test_no_uniform_point_is_below_the_front(task: Task, solved_front: Front, bits: int) -> None:
-    step = task.step(())
+    step = task.step()
     uniform = next(point for point in solved_front.named if point.name == f"{bits} bits")
     solved = solve(step, task.errors((), step), Limits(kept=uniform.bytes.kept))
     assert solved.error**0.5 <= uniform.error * (1 + GAP) ** 0.5
 
 
 def test_the_plan_is_on_it(task: Task) -> None:
-    plan = plan_of(task, 0.3)
+    plan = plan_of(task, 0.3, goal="error")
     point = front_of(task, plan, count=2).named[-1]
     assert (point.name, point.bytes, point.error) == ("plan", plan.planned, plan.errors.predicted)
 
@@ -75,7 +75,7 @@ def test_nothing_is_measured_twice() -> None:
     model, inputs = mlp()
     doing: list[str] = []
     task = CapturedTask(model, Call(inputs, {}), passes=1, progress=doing.append)
-    plan_of(task, 0.5)
+    plan_of(task, 0.5, goal="error")
     assert any(words.startswith("backward pass") for words in doing)
     doing.clear()
     front_of(task, count=2)
@@ -86,7 +86,7 @@ def test_a_peak_is_limited(task: Task) -> None:
     solved_front = front_of(task, by="peak", count=3)
     peaks = [point.bytes.peak for point in solved_front.points]
     assert peaks == sorted(peaks)
-    assert peaks[0] <= task.step(()).peak_with(everywhere(task.step(()), 2))
+    assert peaks[0] <= task.step().peak_with(everywhere(task.step(), 2))
 
 
 @pytest.mark.parametrize("ending", [".svg", ".png"])

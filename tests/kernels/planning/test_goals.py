@@ -59,41 +59,38 @@ def elements_in_codes(plan: Plan) -> int:
 @pytest.mark.slow
 def test_fewer_elements_in_codes_within_the_same_budget() -> None:
     model, inputs = text(2)
-    exact, fast = make_plan(model, inputs, 0.4), make_plan(model, inputs, 0.4, goal="time")
+    exact, fast = make_plan(model, inputs, 0.4, goal="error"), make_plan(model, inputs, 0.4, max_gradient_error=0.2)
     assert (exact.goal, fast.goal) == ("error", "time")
     assert elements_in_codes(fast) < elements_in_codes(exact)
     assert fast.planned.kept <= 0.4 * fast.stock.kept
-    assert fast.errors.measured <= max(0.2, exact.errors.measured)  # 4 bits everywhere err by less than 0.2 here
+    assert fast.errors.measured <= 0.2
     assert "more elements may be in codes than need be" in str(replace(fast, gap=0.01))
     assert "The search ran out of time" in str(replace(fast, gap=1.0))
     compress(model, plan=fast)
-    # A norm's 1/std of each of 256 rows crosses where what it normalises has codes; the plan counts it for both.
+    # A norm's 1/std of each of 256 rows is saved where what it normalises has codes; the plan counts it for both.
     assert 0 <= fast.planned.kept - saved_bytes(model, *inputs).total <= 2 * 256 * 4
 
 
 @pytest.mark.slow
 def test_a_bound_on_the_error_holds_on_other_samples() -> None:
     model, inputs = text(2)
-    loose = make_plan(model, inputs, 0.3, goal="time", max_gradient_error=0.1)
+    loose = make_plan(model, inputs, 0.3, max_gradient_error=0.1)
     bound = loose.errors.measured / 2
-    tight = make_plan(model, inputs, 0.3, goal="time", max_gradient_error=bound)
+    tight = make_plan(model, inputs, 0.3, max_gradient_error=bound)
     assert tight.errors.measured <= bound < loose.errors.measured <= 0.1
     assert elements_in_codes(loose) <= elements_in_codes(tight)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("measured", [[1.0, 0.5], [0.1, 0.0]], ids=["too large", "no error is allowed"])
-def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, measured: list[float]
-) -> None:
+def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = text(1)
-    exact = make_plan(model, inputs, 0.4)
-    monkeypatch.setattr(Task, "checked", lambda *given: measured)
-    plan = make_plan(model, inputs, 0.4, goal="time")
+    exact = make_plan(model, inputs, 0.4, max_gradient_error=0.2, goal="error")
+    monkeypatch.setattr(Task, "checked", lambda *given: [1.0])
+    plan = make_plan(model, inputs, 0.4, max_gradient_error=0.2)
     assert plan.goal == "error"
     assert [site.bits for site in plan.sites] == [site.bits for site in exact.sites]
 
 
 def test_a_goal_that_is_none() -> None:
-    with pytest.raises(KernelError, match="goal must be one of error, time, got 'speed'"):
+    with pytest.raises(KernelError, match="goal must be one of time, error, got 'speed'"):
         make_plan(*text(1), 0.4, goal="speed")  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def test_a_plan_that_makes_the_peak_larger_is_not_applied() -> None:
 def test_auxiliary_losses(recomputed: tuple[str, ...]) -> None:
     """Graphs of blocks that are computed again refer to their modules."""
     model, x = with_auxiliary_losses(), torch.randn(256, 64)
-    plan = make_plan(model, x, 0.3)
+    plan = make_plan(model, x, 0.3, goal="error")
     compress(model, plan=replace(plan, recomputed=recomputed))
     assert saved_bytes(model, x).total <= plan.planned.kept <= 0.3 * plan.stock.kept
     (model(x).square().mean() + sum(block.auxiliary for block in model)).backward()
@@ -60,7 +60,7 @@ def test_what_is_put_elsewhere_is_told_with_a_way_out() -> None:
 
     x = torch.randn(256, 64)
     with pytest.raises(KernelError, match="start without what puts it there"):
-        make_plan(Leaking(), x, 0.3)
+        make_plan(Leaking(), x, 0.3, goal="error")
     outside.clear()
 
 
@@ -70,5 +70,5 @@ def test_a_model_that_says_how_it_is_copied_stays_as_it_is() -> None:
             return self
 
     layer = Itself(64, 64)
-    make_plan(nn.Sequential(layer, *with_auxiliary_losses()), torch.randn(256, 64), "1GiB")
+    make_plan(nn.Sequential(layer, *with_auxiliary_losses()), torch.randn(256, 64), "1GiB", goal="error")
     assert isinstance(layer.weight, nn.Parameter)

@@ -20,7 +20,7 @@ from tests.kernels.planning.nets import NETS, text
 
 
 def observe(model: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> Step:
-    return CapturedTask(model, Call(inputs, {}), **options).step(())
+    return CapturedTask(model, Call(inputs, {}), **options).step()
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ class Head(nn.Module):
 def test_what_is_decoded_whole_at_the_peak_stays_whole() -> None:
     model, x = Head(), torch.randn(128, 64)
     task = CapturedTask(model, call_of(x))
-    coded, low = task.step(()), task.step((), True)
+    coded, low = task.step(), task.step(low_peak=True)
     least = [step.peak_with({site.name: 2 for site in step.sites}) for step in (coded, low)]
     assert least[1] <= least[0]
     handle = compress(model, fit=least[1], inputs=x)
@@ -90,8 +90,8 @@ def named_budget(error: KernelError) -> Any:
 def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) -> None:
     model, inputs = text(layers)
     with pytest.raises(KernelError, match="budget must be at least") as caught:
-        make_plan(model, inputs, budget)
-    plan: Plan = make_plan(model, inputs, named_budget(caught.value))
+        make_plan(model, inputs, budget, goal="error")
+    plan: Plan = make_plan(model, inputs, named_budget(caught.value), goal="error")
     assert plan.needed
 
 
@@ -99,5 +99,5 @@ def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) 
 def test_the_smallest_error_that_is_named_can_be_met() -> None:
     model, inputs = NETS["mlp"]()
     with pytest.raises(KernelError, match="max_gradient_error must be at least") as caught:
-        make_plan(model, inputs, 0.2, max_gradient_error=1e-6)
-    assert make_plan(model, inputs, 0.2, max_gradient_error=float(named_budget(caught.value))).needed
+        make_plan(model, inputs, 0.2, max_gradient_error=1e-6, goal="error")
+    assert make_plan(model, inputs, 0.2, max_gradient_error=float(named_budget(caught.value)), goal="error").needed

@@ -48,8 +48,8 @@ def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
     [
         (change("format", "other"), "format and version"),
         (change("rounding", "up"), "rounding must be one of nearest, stochastic"),
-        (change("goal", "speed"), "goal must be one of error, time, got 'speed'"),
-        (change("recomputed", [3]), "recomputed must be names of modules"),
+        (change("goal", "speed"), "goal must be one of time, error, got 'speed'"),
+        (change("recomputed", [3]), "recomputed and unchanged must be names of modules"),
         (change("extra", 1), "extra"),
         (change("modules", {"*": "2"}), "modules must be numbers by name"),
         (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
@@ -92,7 +92,7 @@ def test_a_plan_of_another_model() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [3, 1])
 def test_a_plan_of_another_number_of_layers(layers: int) -> None:
-    plan = replace(make_plan(*text(2), 0.3), recomputed=())
+    plan = replace(make_plan(*text(2), 0.3, goal="error"), recomputed=())
     assert plan.modules == {"*": 3}
     named = "nothing for '3'" if layers == 3 else r"'1\..*', which Sequential has not"
     with pytest.raises(KernelError, match=f"plan must be of this model, got one of a .*{named}"):

@@ -11,7 +11,7 @@ from actfit.coefficients import progress
 from tests.kernels.planning.nets import text
 
 PLANNERS: dict[str, Callable[[Any, Any], Any]] = {
-    "make_plan": lambda model, inputs: make_plan(model, inputs, 0.3),
+    "make_plan": lambda model, inputs: make_plan(model, inputs, 0.3, goal="error"),
     "compress": lambda model, inputs: compress(model, fit=0.3, inputs=inputs),
     "front": lambda model, inputs: front(model, inputs, count=2),
 }
@@ -39,6 +39,6 @@ def test_progress_as_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     shown: list[str] = []
-    make_plan(*text(1), 0.3, progress=shown.append)
+    make_plan(*text(1), 0.3, progress=shown.append, goal="error")
     assert shown[0] == "a step as it is"
     assert capsys.readouterr().err == ""

@@ -61,9 +61,9 @@ def test_a_tensor_that_magnifies_errors_is_named(bits: int) -> None:
 def test_a_plan_and_a_budget() -> None:
     model = Wrong(norm=nn.LayerNorm)
     with pytest.raises(KernelError, match=STEEP):
-        make_plan(model, X, 0.15, strict=True)
+        make_plan(model, X, 0.15, strict=True, goal="error")
     with pytest.warns(UserWarning, match=STEEP):
-        plan = make_plan(model, X, 0.15)
+        plan = make_plan(model, X, 0.15, goal="error")
     for given in ({"plan": plan}, {"fit": 0.15}):
         with pytest.warns(UserWarning, match=STEEP) as caught:
             compress(model, inputs=X, **given).remove()
@@ -74,7 +74,7 @@ def test_a_plan_and_a_budget() -> None:
 @pytest.mark.usefixtures("steep")
 def test_a_plan_of_a_compiled_model() -> None:
     with pytest.raises(KernelError, match=STEEP):
-        make_plan(Wrong(norm=nn.LayerNorm), X, 0.15, compiled=True, strict=True, samples=64)
+        make_plan(Wrong(norm=nn.LayerNorm), X, 0.15, compiled=True, strict=True, samples=64, goal="error")
 
 
 class Pair(nn.Module):

@@ -1,0 +1,172 @@
+"""Searches the fastest way to train within limits of memory, with a gradient that errs by no more than a bound.
+
+Blocks are recomputed from the first one on, whose backward passes come last, when most memory is free again; they run
+as stock from the last one back; those between are captured, with codes where need be. For each such mixture that is
+observed an integer programme finds the fewest codes. What is worth observing is estimated first, by weighted means of
+the bytes that steps take in which all blocks go one way.
+"""
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import NamedTuple
+
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.prices import Prices
+from actfit.kernels.planning.search import Candidate, can_run_again, smallest
+from actfit.kernels.planning.sensitivity import Bits
+from actfit.kernels.planning.solve import InfeasibleError, Solution, infeasible, with_fewest_codes
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import Blocks, BlockWays, Task, completed
+
+OBSERVED = 6  # mixtures that are observed; the models tried needed at most 4
+GAIN = 0.005  # of the time of a step, for which another one is observed
+TRIES = 4  # solutions that are checked on other samples
+MARGIN = 0.9  # of the bound that a solution is sought within after one that exceeded it
+
+
+class Amounts(NamedTuple):
+    """Bytes that are saved for backward, and at the peak of a step; 0 where that is not known."""
+
+    kept: float
+    peak: float
+
+
+def fastest(
+    task: Task, limit: Limits, bound: float, prices: Callable[[Blocks], Prices], low_peak: bool = False
+) -> Candidate:
+    """The candidate with the shortest step whose squared error is within the bound, on other samples, too.
+
+    Of steps with a low peak or without, see `Task.step`. Raises InfeasibleError if none was found within the limits.
+    """
+    if bound:
+        smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
+    search = _Search(task, limit, bound, prices, low_peak)
+    for number in range(OBSERVED):
+        mixture = search.promising() if number else (0, 0)
+        if mixture is None:
+            break
+        search.observe(*mixture)
+    for candidate in sorted(search.found.values(), key=lambda candidate: candidate.time):
+        checked = search.checked(candidate)
+        if checked is not None:
+            return checked
+    raise InfeasibleError(infeasible(search.again, limit))
+
+
+class _Search:
+    """The mixtures that were observed, by the numbers of blocks that are recomputed, and that run as stock."""
+
+    def __init__(
+        self, task: Task, limit: Limits, bound: float, prices: Callable[[Blocks], Prices], low_peak: bool
+    ) -> None:
+        self.task, self.limit, self.bound, self.low_peak = task, limit, bound, low_peak
+        self.blocks = tuple(task.blocks) if can_run_again(task, low_peak) else ()
+        self.prices = prices(self.blocks)
+        self.captured = task.step(self.ways(0, 0), low_peak)
+        self.again = task.step(self.ways(len(self.blocks), 0), low_peak)
+        self.errors = task.errors((), self.captured) if bound else {}
+        self.elements = _elements(self.captured) or 1
+        self.tried: set[tuple[int, int]] = set()
+        self.found: dict[tuple[int, int], Candidate] = {}
+        self.off = Amounts(0.0, 0.0)  # what was observed last, above what had been estimated
+
+    def ways(self, again: int, stock: int) -> BlockWays:
+        """What is done with blocks, by numbers; exact if there may be no codes."""
+        return BlockWays(self.blocks[:again], self.blocks[len(self.blocks) - stock :], not self.bound)
+
+    def observe(self, again: int, stock: int) -> None:
+        """Observe a step, and solve for its bits."""
+        ways = self.ways(again, stock)
+        step = self.task.step(ways, self.low_peak)
+        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(ways, WIDTHS[0])
+        self.off = Amounts(seen.kept - estimated.kept, seen.peak - estimated.peak)
+        self.tried.add((again, stock))
+        candidate = self._solved(Candidate(ways, step, completed(self.errors, step)), self.bound)
+        if candidate is not None:
+            self.found[again, stock] = candidate
+
+    def _solved(self, candidate: Candidate, bound: float) -> Candidate | None:
+        """The candidate with the fewest codes within a bound; None if none is within the limits."""
+        ways, step, errors, *_ = candidate
+        if bound and step.sites:
+            solution = with_fewest_codes(step, errors, self.limit, bound)
+        else:
+            whole = dict.fromkeys([site.name for site in step.sites], None)
+            solution = Solution(whole, 0.0, 0.0) if self.limit.hold(step, whole) else None
+        if solution is None:
+            return None
+        coded = _elements(step, solution.bits) / self.elements
+        return candidate._replace(solution=solution, time=self.prices.time(ways, coded))
+
+    def promising(self) -> tuple[int, int] | None:
+        """The mixture with the shortest estimated step that was not observed; None if it gains nothing.
+
+        As long as none is known to be within the limits, the one of the fewest bytes is the last to be tried.
+        """
+        best = min((candidate.time for candidate in self.found.values()), default=inf)
+        time, *mixture = min(self._estimates(), default=(inf, len(self.blocks), 0))
+        again, stock = mixture
+        gains = time < best - GAIN or best == inf
+        return (again, stock) if gains and (again, stock) not in self.tried else None
+
+    def _estimates(self) -> Iterator[tuple[float, int, int]]:
+        """Times of mixtures that are estimated to be within the limits and the bound, and were not observed."""
+        for again in range(len(self.blocks) + 1):
+            for stock in range(len(self.blocks) + 1 - again):
+                if (again, stock) not in self.tried:
+                    ways = self.ways(again, stock)
+                    shares = [self._share(ways, bits) for bits in WIDTHS]
+                    least = min((share for share in shares if share is not None), default=None)
+                    if least is not None:
+                        yield self.prices.time(ways, least * self._codable(ways)), again, stock
+
+    def _share(self, ways: BlockWays, bits: int) -> float | None:
+        """The least share of what can have codes that has to have some; None if that errs or takes too much."""
+        share = 0.0
+        whole, coded = self._estimated(ways, None), self._estimated(ways, bits)
+        for limit, most, least, off in zip((self.limit.kept, self.limit.peak), whole, coded, self.off, strict=True):
+            if limit is not None and most + off > limit:
+                if least + off > limit:
+                    return None
+                share = max(share, (most + off - limit) / (most - least))
+        error = sum(by_bits[bits] for by_bits in self.errors.values())
+        return share if share * error * self.prices.parts(ways).captured <= self.bound else None
+
+    def _codable(self, ways: BlockWays) -> float:
+        """Elements that can have codes, × those of a step with all blocks captured."""
+        parts = self.prices.parts(ways)
+        return parts.captured + parts.again * _elements(self.again) / self.elements
+
+    def _estimated(self, ways: BlockWays, bits: int | None) -> Amounts:
+        """Bytes with codes of so many bits everywhere; None: without codes."""
+        parts, stock = self.prices.parts(ways), self.task.stock
+        captured, again = _amounts(self.captured, bits), _amounts(self.again, bits)
+        means = zip(captured, again, (stock.kept, stock.peak or 0), strict=True)
+        return Amounts(*(parts.captured * one + parts.again * two + parts.stock * three for one, two, three in means))
+
+    def checked(self, candidate: Candidate) -> Candidate | None:
+        """The candidate with bits whose error is within the bound on other samples; None if none was found."""
+        ways, step, *_ = candidate
+        if candidate.codes and ways.recomputed:  # what is given to these has no errors yet
+            candidate = candidate._replace(errors=self.task.errors(ways.recomputed, step))
+        asked = self.bound
+        for _ in range(TRIES):
+            solved = self._solved(candidate, asked)
+            if solved is None or not solved.codes:
+                return solved
+            [error] = self.task.checked(ways.recomputed, [solved.solution.bits])
+            if error <= self.bound:
+                return solved
+            asked *= MARGIN * self.bound / error
+        return None
+
+
+def _amounts(step: Step, bits: int | None) -> Amounts:
+    everywhere = dict.fromkeys([site.name for site in step.sites], bits)
+    return Amounts(step.kept_with(everywhere), step.peak_with(everywhere) or 0)
+
+
+def _elements(step: Step, bits: Bits | None = None) -> int:
+    """Elements that can have codes, or that have some, in units of 8."""
+    return sum(site.per_bit for site in step.sites if bits is None or bits[site.name] is not None)

@@ -1,0 +1,163 @@
+"""Plans a task: bytes that a budget allows, the search, and a check of what it found on other samples."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.saved import size
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.budget import check, limits
+from actfit.kernels.planning.fastest import fastest
+from actfit.kernels.planning.goals import Bound, Goal, squared_bound
+from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.modules import repeated_modules
+from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.prices import measure
+from actfit.kernels.planning.safety import Checked, checked
+from actfit.kernels.planning.search import Candidate, search, smallest
+from actfit.kernels.planning.sensitivity import Bits, SiteErrors
+from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.task import Task
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
+
+STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
+
+
+def plan_of(
+    task: Task,
+    budget: str | float,
+    max_gradient_error: Bound | None = None,
+    goal: Goal = "time",
+    strict: bool = False,
+    stack_level: int = STACK_LEVEL,
+) -> Plan:
+    """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
+    number = check(budget)
+    if task.compiled and isinstance(number, int):
+        raise KernelError(
+            "budget must be a share of what the model keeps for a compiled model, as 0.2, whose peak depends on code"
+            f" that is not generated yet, got {shown(budget)}"
+        )
+    limit = limits(budget, task.stock.kept)
+    if limit.include(task.stock.kept, task.stock.peak):
+        return _unneeded(task, budget, goal)
+    outcome = _found(task, limit, max_gradient_error, goal)
+    if isinstance(outcome, str):
+        message = f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}"
+        warnings.warn(message, stacklevel=stack_level)
+        return _unneeded(task, budget, goal, outcome)
+    best, limit = outcome
+    goal = "time" if best.time else "error"
+    uniform = widest(best.step, limit) if best.codes else {}
+    measured = _measured(task, best, uniform, goal) if best.codes else _Measured(best)
+    measured.verdict.tell(strict, stack_level)
+    best, bits = measured.best, measured.best.solution.bits
+    return Plan(
+        type(task.model).__name__,
+        str(budget),
+        task.rounding,
+        tuple(best.ways.recomputed),
+        _sites(best.step, bits, best.errors, measured.decoded),
+        task.stock,
+        Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
+        measured.errors,
+        next(iter(uniform.values()), 0),
+        measured.uniform,
+        best.solution.gap,
+        task.measured_on,
+        task.compiled,
+        task.work(best.step.operations),
+        goal,
+        modules=repeated_modules(task.model),
+        unchanged=tuple(best.ways.unchanged),
+        time=best.time or None,
+    )
+
+
+def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[Candidate, Limits] | str:
+    """The best solution and the limits that it is within; or why there is none with a peak below the model's own."""
+    tries = [(limit, limit.peak is not None)]
+    if limit.peak is None and not task.compiled:
+        gaining = replace(limit, peak=task.stock.peak)
+        tries = [(gaining, False), (gaining, True)]
+    finds: list[Callable[[Limits, bool], Candidate]] = []
+    if goal == "time" or bound == 0:
+        allowed = squared_bound("dtype" if bound is None else bound, task.model)
+        prices = cache(partial(measure, task))
+        finds.append(lambda within, low_peak: fastest(task, within, allowed, prices, low_peak))
+    if bound != 0:
+        most = squared_bound(bound, task.model) ** 0.5 if bound == "dtype" else bound
+        finds.append(lambda within, low_peak: search(task, within, most, low_peak))
+    refused: InfeasibleError | None = None
+    for find in finds:
+        for within, low_peak in tries:
+            try:
+                return find(within, low_peak), within
+            except InfeasibleError as error:
+                refused = error
+    if refused is not None and (bound == 0 or len(tries) == 1):
+        raise refused
+    step = smallest(task, limit)
+    peak, now = step.peak_with(everywhere(step, WIDTHS[0])) or 0, task.stock.peak or 1
+    return (
+        f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
+        " whole; larger budgets may gain, and deeper models do"
+    )
+
+
+class _Measured(NamedTuple):
+    """A candidate with its errors on other samples."""
+
+    best: Candidate
+    errors: Errors = Errors(0.0, 0.0)
+    uniform: float = 0.0  # the error of the same bits everywhere
+    decoded: Mapping[str, float] = MappingProxyType({})
+    verdict: Checked = Checked()
+
+
+def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measured:
+    """What codes do to the gradient of samples that the plan was not made with; for the goal "error", the better one
+    of the solution and of the same bits everywhere."""
+    again, solution = best.ways.recomputed, best.solution
+    with task.checking(again, solution.bits) as gradients:
+        plan_error, uniform_error = gradients.error(solution.bits), gradients.error(uniform)
+        if goal == "error":
+            to_come = [task.still_to_come(again, best.step, bits) for bits in (solution.bits, uniform)]
+            if plan_error + to_come[0] > uniform_error + to_come[1]:
+                solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
+                plan_error = uniform_error
+        verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
+        decoded = gradients.decoded.undiminished(solution.bits)
+    best = best._replace(solution=solution)
+    errors = Errors(solution.error**0.5, plan_error**0.5)
+    return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
+
+
+def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> Plan:
+    """The plan that changes nothing."""
+    name, stock, none = type(task.model).__name__, task.stock, Errors(0.0, 0.0)
+    what = str(budget), task.rounding, (), (), stock, stock
+    return Plan(
+        name, *what, none, 0, 0.0, 0.0,
+        compiled=task.compiled, work=1.0, goal=goal, reason=reason,
+    )  # fmt: skip
+
+
+def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:
+    return tuple(
+        PlannedSite(
+            site.name,
+            width,
+            site.whole,
+            site.bytes(width),
+            error_of(errors, {site.name: width}),
+            decoded=decoded.get(site.name),
+        )
+        for site in step.sites
+        for width in (bits[site.name],)
+    ) + tuple(PlannedSite(name, None, count, count, 0.0) for name, count in step.whole.items())

@@ -1,0 +1,168 @@
+"""What ways to save less take of a step's time, as measured on the model's device."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from actfit.kernels import private
+from actfit.kernels.memory.step import differentiated
+from actfit.kernels.planning.batches import Call, on_samples, parts
+from actfit.kernels.planning.task import SAMPLES, Blocks, BlockWays, Task, in_training
+
+ROUNDS = 5  # in each of which every way takes a step; the fastest step counts, as others only disturb it
+ENOUGH = 0.25  # seconds of a step of so many samples that what a call costs hardly shows; our choice
+ROOM = 0.8  # of the memory that is free on a GPU
+Ways = dict[str, Callable[[], AbstractContextManager[object]]]  # what the model is changed by, for a step
+STOCK, EXACT, CODED, AGAIN = "stock", "exact", "coded", "again"
+
+
+class Parts(NamedTuple):
+    """The share of blocks that are captured, run again in backward, or run as stock; together 1."""
+
+    captured: float
+    again: float
+    stock: float
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds beyond those of a step of the unchanged model, as shares of these.
+
+    Attributes
+    ----------
+    captured
+        Of all blocks by graphs of forward and backward, exactly.
+    coded
+        Of codes of all tensors that can have some.
+    again
+        Of a second forward pass of all blocks.
+    shares
+        Of each block in the time of all blocks' forward passes.
+    measured
+        Whether they were measured.
+    """
+
+    captured: float
+    coded: float
+    again: float
+    shares: Mapping[str, float] = field(default_factory=dict)
+    measured: bool = True
+
+    def parts(self, ways: BlockWays) -> Parts:
+        """The share of blocks that go each way."""
+        again, stock = (sum(map(self.shares.__getitem__, names)) for names in (ways.recomputed, ways.unchanged))
+        return Parts(max(1.0 - again - stock, 0.0), again, stock)
+
+    def time(self, ways: BlockWays, coded: float) -> float:
+        """Seconds of a step, × those of the unchanged model, with codes of a share of what can have some."""
+        parts = self.parts(ways)
+        return 1.0 + self.captured * parts.captured + self.again * parts.again + self.coded * coded
+
+
+def usual(blocks: Blocks) -> Prices:
+    """Those of a Llama of 16 layers in bfloat16 on an H100, see docs/compress.md; for blocks that are alike."""
+    return Prices(0.09, 0.08, 0.30, {name: 1 / len(blocks) for name in blocks}, measured=False)
+
+
+def measure(task: Task, blocks: Blocks) -> Prices:
+    """The prices of a model's ways, on samples of its batch; the usual ones if it has no numbers, or no memory."""
+    if not blocks or task.stand_in is not None or any(private.is_fake(x) or x.is_meta for x in task.model.parameters()):
+        return usual(blocks)
+    task.progress("timing steps")
+    few = parts((task.call, task.targets), SAMPLES).share
+    stock: Ways = {STOCK: nullcontext}
+    ways = stock | {
+        EXACT: task.changed(BlockWays(exact=True)),
+        CODED: task.changed(BlockWays()),
+        AGAIN: task.changed(BlockWays(blocks, exact=True)),
+    }
+    try:
+        with in_training(task.model):
+            first = on_samples(task.call, task.targets, SAMPLES, False, partial(_seconds, task, (), stock, 1))
+            share = min(_fitting(task), few * ENOUGH / min(first[STOCK]))
+            samples = None if share >= 1 else max(int(SAMPLES * share / few), SAMPLES)
+            seconds = on_samples(task.call, task.targets, samples, False, partial(_seconds, task, blocks, ways, ROUNDS))
+    except (MemoryError, torch.OutOfMemoryError):
+        return usual(blocks)
+    now, exact, coded, again = (min(seconds[way]) for way in (STOCK, EXACT, CODED, AGAIN))
+    forward = {name: min(seconds[name]) for name in blocks}
+    total = sum(forward.values())
+    return Prices(
+        max(exact / now - 1, 0.0),
+        max((coded - exact) / now, 0.0),
+        max(again / now - 1, 0.0),
+        {name: one / total for name, one in forward.items()},
+    )
+
+
+def _fitting(task: Task) -> float:
+    """The share of the batch of which a step of the unchanged model fits into a GPU's memory."""
+    device = next(task.model.parameters()).device
+    if device.type != "cuda":
+        return 1.0
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(ROOM * free / max(task.stock.peak or 1, 1))
+
+
+def _seconds(
+    task: Task, blocks: Blocks, ways: Ways, rounds: int, call: Call, targets: Any, share: float
+) -> Mapping[str, Sequence[float]]:
+    """Seconds of steps of each way, in turns, and of each block's forward pass; the first of each is not counted."""
+    seconds: dict[str, list[float]] = {way: [] for way in (*ways, *blocks)}
+    for number in range(rounds + 1):
+        for way, changed in ways.items():
+            with changed(), torch.compiler.set_stance("default"):
+                taken = _timed(task, partial(_step, task, call, targets))
+            if number:
+                seconds[way].append(taken)
+        with ExitStack() as undone:
+            _clocked(task, blocks, seconds, undone)
+            _step(task, call, targets)
+    return seconds
+
+
+def _step(task: Task, call: Call, targets: Any) -> None:
+    """Forward and backward."""
+    weights = [weight for weight in task.model.parameters() if weight.requires_grad]
+    with torch.enable_grad():
+        losses = differentiated(task.model(*call.args, **call.kwargs), task.loss, targets)
+    torch.autograd.grad(losses, weights, [torch.ones_like(x) for x in losses], allow_unused=True)
+
+
+def _timed(task: Task, run: Callable[[], object]) -> float:
+    wait = _waiting(task)
+    wait()
+    begun = time.perf_counter()
+    run()
+    wait()
+    return time.perf_counter() - begun
+
+
+def _waiting(task: Task) -> Callable[[], object]:
+    """What waits for the model's device."""
+    device = next(task.model.parameters()).device
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+
+
+def _clocked(task: Task, blocks: Blocks, seconds: Mapping[str, list[float]], undone: ExitStack) -> None:
+    """Let hooks note the seconds of each block's forward pass."""
+    wait, begun = _waiting(task), {}
+
+    def begin(name: str, *given: object) -> None:
+        wait()
+        begun[name] = time.perf_counter()
+
+    def end(name: str, *given: object) -> None:
+        wait()
+        seconds[name].append(time.perf_counter() - begun[name])
+
+    for name in blocks:
+        module = task.model.get_submodule(name)
+        undone.callback(module.register_forward_pre_hook(partial(begin, name)).remove)
+        undone.callback(module.register_forward_hook(partial(end, name)).remove)
