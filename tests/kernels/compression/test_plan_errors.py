@@ -14,10 +14,11 @@ from tests.kernels.compression.graphs import error
 from tests.kernels.compression.models import Attention, Llama
 from tests.kernels.compression.plans import gradient, partitioner, planned, stack
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
 
 
-@pytest.mark.slow
 def test_what_is_tried_is_what_comes_of_it() -> None:
     """The gradient with codes on trial is that with the codes themselves."""
     model, x = stack(layers=1)
@@ -32,7 +33,6 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
     assert 10 * ROUNDING < error(coded, exact) < 0.1
 
 
-@pytest.mark.slow
 def test_of_a_stand_in_and_a_loss() -> None:
     """A model on the meta device, with the errors of its stand-in."""
     model, x = stack(layers=1)
@@ -89,7 +89,6 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
         task._may_miss({"a: mm", "b: mm"}, 10, 1.0)
 
 
-@pytest.mark.slow
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plans = front(model, x, plan=planned(), compiled=True, count=3)

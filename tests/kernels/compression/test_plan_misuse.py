@@ -46,6 +46,7 @@ def bound(model: nn.Module, x: Tensor) -> Any:
     return make_plan(model, x, 0.12, max_gradient_error=1e-6, compiled=True, goal="error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [

@@ -140,6 +140,7 @@ def test_gradients_that_are_no_numbers() -> None:
         make_plan(model, torch.full((128, 64), float("nan")), 0.2, goal="error")
 
 
+@pytest.mark.slow
 def test_a_plan_of_what_does_nothing_yet() -> None:
     """Codes there do no harm now; but all of the budget is used, not the narrowest codes."""
 

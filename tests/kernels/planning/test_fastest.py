@@ -104,6 +104,7 @@ def deep() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return nn.Sequential(*(Attending() for _ in range(6))), (torch.randn(8, 64, 32),)
 
 
+@pytest.mark.slow
 def test_without_an_error_nothing_is_quantized() -> None:
     """Blocks run again, are captured or stay as they are; the gradient is that of stock, bit for bit."""
     model, inputs = deep()
@@ -120,6 +121,7 @@ def test_without_an_error_nothing_is_quantized() -> None:
     assert saved_bytes(model, *inputs).total == now
 
 
+@pytest.mark.slow
 def test_a_little_less_leaves_blocks_as_they_are(tmp_path: Path) -> None:
     model, inputs = deep()
     now = peak_bytes(model, *inputs)
@@ -132,6 +134,7 @@ def test_a_little_less_leaves_blocks_as_they_are(tmp_path: Path) -> None:
     assert peak_bytes(model, *inputs) <= 0.95 * now
 
 
+@pytest.mark.slow
 def test_a_budget_below_what_exact_gradients_need() -> None:
     with pytest.raises(KernelError, match="exact gradients take as much, with all blocks computed again"):
         make_plan(*text(2), 0.01, max_gradient_error=0)
