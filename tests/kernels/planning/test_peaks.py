@@ -15,6 +15,8 @@ from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import NETS, text
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, TOKENS = 16384, (4, 64)
 
 
@@ -39,7 +41,6 @@ def allocated(model: nn.Module, inputs: dict[str, Tensor]) -> int:
     return measured(loss, torch.device("cpu")).peak
 
 
-@pytest.mark.slow
 def test_a_language_model_takes_no_more_than_with_checkpoints() -> None:
     """By the CPU's allocator. Codes of the logarithms would be decoded beside two gradients of their size."""
     model, inputs = language_model()
@@ -63,7 +64,6 @@ class Head(nn.Module):
         return self.head(self.body(x)).log_softmax(-1)[:, 0].mean()
 
 
-@pytest.mark.slow
 def test_what_is_decoded_whole_at_the_peak_stays_whole() -> None:
     model, x = Head(), torch.randn(128, 64)
     task = CapturedTask(model, call_of(x))
@@ -82,7 +82,6 @@ def named_budget(error: KernelError) -> Any:
     return named[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "layers"),
     [(0.001, 3), ("1KiB", 1)],
@@ -95,7 +94,6 @@ def test_the_smallest_budget_that_is_named_can_be_met(budget: Any, layers: int) 
     assert plan.needed
 
 
-@pytest.mark.slow
 def test_the_smallest_error_that_is_named_can_be_met() -> None:
     model, inputs = NETS["mlp"]()
     with pytest.raises(KernelError, match="max_gradient_error must be at least") as caught:
