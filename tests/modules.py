@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +40,8 @@ class Module:
         return top(self.name)
 
 
-def read_modules(root: Path, folders: Iterable[str] = ALLOWED) -> list[Module]:
+@cache
+def read_modules(root: Path, folders: Iterable[str] = tuple(ALLOWED)) -> list[Module]:
     """Every module of our packages, or of other folders, under root."""
     modules = []
     for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):

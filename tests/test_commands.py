@@ -84,9 +84,6 @@ def test_options_are_read_before_libraries(module: str) -> None:
     assert out.startswith("usage: " + "python -m " * (not module.startswith("actfit")) + module)
     assert "--version" in out
     assert imported & HEAVY == set()
-    status, out, said, imported = run(module, "--version")
-    assert (status, out, said) == (0, f"actfit {command.version()}\n", "")
-    assert imported & HEAVY == set()
     words, message = BAD[module]
     status, out, said, imported = run(module, *words.split())
     assert (status, out) == (2, "")
@@ -115,13 +112,6 @@ def test_what_help_names_is_what_there_is() -> None:
     assert functions.names() == tuple(FUNCTIONS)
 
 
-@pytest.mark.parametrize("text", ["٣", "1_0", "", "1.5", "0x10", "x", "9" * 19])
-def test_whole_numbers_have_ascii_digits(text: str) -> None:
-    with pytest.raises(Exception, match="must be a whole number, got"):
-        command.whole(text)
-    assert command.whole(" -12 ") == -12
-
-
 @pytest.mark.parametrize("text", ["٣", "1_0", "", "1e", ".", "0x1p3", "1,5", "1.5٣"])
 def test_numbers_have_ascii_digits(text: str) -> None:
     with pytest.raises(ValueError, match="must be a number, got"):
@@ -131,7 +121,7 @@ def test_numbers_have_ascii_digits(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["actfit.fitting.fewbit", "codegen", "actfit.kernels.memory", "benchmarks.slack"])
+@pytest.mark.parametrize("module", ["actfit.fitting.fewbit", "benchmarks.slack"])
 def test_long_words_are_not_repeated_whole(module: str) -> None:
     """Words of the shell are at most 128 KiB each; many of them make megabytes."""
     for words in (["--" + "x" * 100_000], ["y" * 100_000] * 10):
@@ -157,32 +147,12 @@ def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert re.fullmatch(r"\d+\.\d+\.\d+", command.version())
 
 
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """The current folder may have been deleted."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    script = f"rmdir {gone}; exec {sys.executable} -m coefficients check"
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["sh", "-c", script], cwd=gone, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "coefficients: the folder you are in must be there, and is gone; go to another\n"
-
-
 @pytest.mark.slow
 def test_pictures_need_no_screen(tmp_path: Path) -> None:
-    for words in (
-        ["actfit.fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],
-        ["actfit.fitting.invact", "--fn", "relu", "--dtype", "float32", "--out", "-"],
-        ["actfit.kernels.memory", "--model", "mlp", "--policy", "exact"],
-    ):
-        picture = tmp_path / f"{words[0]}.png"
-        environment = {
-            "PYTHONPATH": str(ROOT),
-            "PATH": "/usr/bin:/bin",
-            "MPLBACKEND": "nonsense",
-            "HOME": str(tmp_path),
-        }
-        call = [sys.executable, "-m", *words, "--plot", str(picture)]
-        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert picture.stat().st_size > 1000
+    picture = tmp_path / "picture.png"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "MPLBACKEND": "nonsense", "HOME": str(tmp_path)}
+    words = ["actfit.fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-", "--plot", str(picture)]
+    call = [sys.executable, "-m", *words]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert picture.stat().st_size > 1000

@@ -115,13 +115,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def fields(part: object) -> set[str]:
-    """The names of all fields in a JSON Schema."""
-    members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    named = set(part.get("properties", ())) if isinstance(part, dict) else set()
-    return named.union(*map(fields, members))
-
-
 def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
     assert {*REPEATS, *REPEATS.values()} <= {block.id for block in blocks("sh")}

@@ -52,17 +52,3 @@ def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert (tmp_path / ".venv" / "ready-demo").is_file()
     assert "ran -m fitting.fewbit --fn gelu --bits 3" in done.stdout
-
-
-def test_another_torch_has_an_environment_of_its_own(tmp_path: Path) -> None:
-    """With all other versions as ever, but Triton's: each release of PyTorch takes its own."""
-    set_up(tmp_path, ".venv-torch-2.14.1")
-    (tmp_path / "online").touch()
-    done = make(tmp_path, "test", "TORCH=2.14.1")
-    assert done.returncode == 0, done.stderr
-    assert "ran -m pytest" in done.stdout
-    assert not (tmp_path / ".venv").exists()
-    pins = (tmp_path / ".venv-torch-2.14.1" / "constraints.txt").read_text().splitlines()
-    ours = (ROOT / "constraints.txt").read_text().splitlines()
-    assert [pin for pin in pins if pin not in ours] == ["numpy<2.4", "torch==2.14.1"]
-    assert [pin.partition("==")[0] for pin in ours if pin not in pins] == ["numpy", "torch", "triton"]

@@ -72,7 +72,6 @@ def install(
     *,
     without: tuple[str, ...] = (),
     before: Callable[[Path], None] = nothing,
-    after: Callable[[Path], None] = nothing,
 ) -> Installed:
     """Install the wheel in an environment without packages whose names begin with one of `without`."""
     venv.create(folder / "environment", with_pip=False)
@@ -85,6 +84,7 @@ def install(
             if linked and not (others / entry.name).exists():
                 (others / entry.name).symlink_to(entry)
     (site / "others.pth").write_text(str(others))
+    before(site)
     command = [
         sys.executable,
         "-m",
@@ -97,9 +97,7 @@ def install(
         str(site),
         str(wheel),
     ]
-    before(site)
     subprocess.run(command, capture_output=True, text=True, check=True)
-    after(site)
     return Installed(folder / "environment", site)
 
 
@@ -153,18 +151,12 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
     [
         ("list gelu", "gelu      fewbit-3bit  ", ()),
         ("check --no-recompute", f"{FITS} files, 0 bad", ()),
-        ("emit --fn silu", "def forward_kernel(", ()),
         ("emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
         ("memory --model mlp --policy fewbit-3", "| fewbit-3 | 76.0 MiB | 40.62% |", ()),
         (
             "fewbit --fn relu --bits 1 --root coefficients/data",
             "coefficients/data/relu/fewbit-1bit.v1.json\n",
             ("coefficients/data/relu/fewbit-1bit.v1.json",),
-        ),
-        (
-            "invact --fn tanh --dtype float16 --root coefficients/data",
-            "coefficients/data/tanh/invact-float16.v1.json\n",
-            ("coefficients/data/tanh/invact-float16.v1.json",),
         ),
     ],
 )
@@ -213,25 +205,15 @@ def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp
     assert version == "1"
 
 
-def with_the_hubs_kernels(folder: Path, wheel: Path, *, first: bool) -> Installed:
-    """An environment that has Hugging Face's `kernels`, too, installed before ours or after it."""
+def test_the_hubs_kernels_and_ours_work_side_by_side(built: Path, tmp_path: Path) -> None:
+    """transformers probes for a package of the name `kernels`; in a checkout there is a folder of that name, too."""
 
-    def add(site: Path) -> None:
+    def theirs(site: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), "kernels==0.17.2"]
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("no package index is within reach")
 
-    return install(
-        wheel, folder, without=("kernels",), before=add if first else nothing, after=nothing if first else add
-    )
-
-
-@pytest.mark.parametrize(
-    "first", [True, pytest.param(False, marks=pytest.mark.repeats)], ids=["theirs first", "ours first"]
-)
-def test_the_hubs_kernels_and_ours_work_side_by_side(first: bool, built: Path, tmp_path: Path) -> None:
-    """transformers probes for a package of the name `kernels`."""
-    both = with_the_hubs_kernels(tmp_path, built / f"{STEM}-py3-none-any.whl", first=first)
+    both = install(built / f"{STEM}-py3-none-any.whl", tmp_path, without=("kernels",), before=theirs)
     code = """
         import torch
         import kernels
@@ -244,22 +226,20 @@ def test_the_hubs_kernels_and_ours_work_side_by_side(first: bool, built: Path, t
         handle = compress(model, bits=8)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         losses = []
-        for _ in range(5):
+        for _ in range(2):
             losses.append(model(input_ids=words, labels=words).loss)
             losses[-1].backward()
             optimizer.step()
             optimizer.zero_grad()
-        made = model.generate(words[:1], min_new_tokens=4, max_new_tokens=4)
-        print(len(handle.stock), bool(losses[-1] < losses[0]), tuple(made.shape), kernels.get_kernel.__name__)
+        print(len(handle.stock), bool(losses[-1] < losses[0]), kernels.get_kernel.__name__)
         """
-    for folder in (tmp_path, ROOT):  # in a checkout there is a folder of that name
-        done = both.run(folder, "-W", "default", "-c", textwrap.dedent(code))
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == "0 True (1, 12) get_kernel"
+    done = both.run(ROOT, "-W", "default", "-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "0 True get_kernel"
 
 
 def test_the_wheel_shares_no_file_with_the_hubs_kernels(built: Path) -> None:
-    """So that either can be uninstalled."""
+    """So that they are installed in any order, and either can be uninstalled."""
     with zipfile.ZipFile(built / f"{STEM}-py3-none-any.whl") as wheel:
         assert {name.partition("/")[0] for name in wheel.namelist()} == {"actfit", f"{STEM}.dist-info"}
 
@@ -276,16 +256,8 @@ def test_a_command_that_needs_more_says_so(words: str, bare: Installed, tmp_path
     assert "pip install" in done.stderr
 
 
-def test_help_needs_nothing(bare: Installed, tmp_path: Path) -> None:
-    done = bare.run(tmp_path, "-m", "actfit", "memory", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "statement", ["from actfit import compress", "from actfit import elementwise", "from actfit import nn"]
-)
-def test_an_import_says_what_is_missing(statement: str, bare: Installed, tmp_path: Path) -> None:
-    done = bare.run(tmp_path, "-c", statement)
+def test_an_import_says_what_is_missing(bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-c", "from actfit import compress")
     assert done.returncode == 1
     line = "ImportError: actfit needs PyTorch to train models, which is not installed; pip install torch triton"
     assert done.stderr.splitlines()[-1] == line

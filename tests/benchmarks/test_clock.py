@@ -78,19 +78,3 @@ def test_the_gpu_is_kept_busy_for_as_long_as_the_host_takes(gpu):
     assert gpu.readings == 4 + 8 + 16
     assert slow(call(gpu, host=1.0, device=0.2))[0] == pytest.approx(0.0002)  # the number of readings is kept
     assert gpu.readings == 4 + 8 + 16 + 16
-
-
-def test_where_the_host_is_slower_than_all_readings_its_time_is_told(gpu):
-    slow = clock.GpuClock()
-    seconds, host = slow(call(gpu, host=10.0, device=0.7))
-    assert slow.readings == clock.GpuClock.MOST
-    assert host == pytest.approx(0.010)
-    most = clock.GpuClock.MOST * gpu.READING / 1000
-    assert seconds == pytest.approx(0.010 - most + 0.0007)  # the GPU waited for the rest of the time
-
-
-def test_rounds_on_a_gpu_leave_out_the_first_ones(gpu):
-    times = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
-    assert {name: len(seconds) for name, (seconds, _) in times.items()} == {"one": 3, "two": 3}
-    assert times["one"][0] == pytest.approx([0.0005] * 3)
-    assert times["two"][0] == pytest.approx([0.00025] * 3)

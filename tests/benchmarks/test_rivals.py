@@ -9,33 +9,16 @@ from actfit import KernelError, saved_bytes
 from actfit.coefficients import command
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.baselines import blocks
-from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
+from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Rivals
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rows import read_lines
 
 CPU = torch.device("cpu")
 NO_COMPILER = "torch.compile needs a C++ compiler"
-WITHOUT_COMPILING = [
-    (block.kind, block.implementation)
-    for block in Rivals(CPU, compiles=False).blocks(8)
-    if block.implementation != EAGER
-]
 
 
 def run(module, *arguments):
     return command.run(module.PROG, lambda: module.main(arguments), (KernelError,))
-
-
-@pytest.mark.parametrize(("kind", "name"), WITHOUT_COMPILING)
-def test_all_compute_the_same_block(kind, name):
-    outputs = []
-    for implementation in (EAGER, name):
-        block = Block(kind, implementation, 8)
-        torch.manual_seed(0)
-        module = block.module().double()
-        outputs.append(block.run_by(module)(torch.randn(5, 8, dtype=torch.float64)))
-    # float64's eps, for some sums of 32 terms of about 1, and what float32 makes of it inside ActLinear's minimum.
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
 
 
 # Bytes kept in units of the input: Linear's input, and tensors of the hidden layer, each of 4 units.
@@ -100,14 +83,6 @@ def test_liger_is_asked_only_on_a_gpu(monkeypatch):
     assert LIGER not in names
     gpu = [(block.kind, block.implementation) for block in Rivals(torch.device("cuda"), compiles=False).blocks(8)]
     assert [kind for kind, name in gpu if name == LIGER] == [SWIGLU, GEGLU]
-
-
-def test_ligers_gelu_is_judged_by_its_own_definition():
-    torch.manual_seed(0)
-    mine = Block(GEGLU, LIGER, 8).exact().double()
-    x = torch.randn(3, 8, dtype=torch.float64)
-    a, b = mine.begin(x)
-    torch.testing.assert_close(mine(x), mine.last(torch.nn.functional.gelu(a, approximate="tanh") * b))
 
 
 def test_rivals_from_the_command_line(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 from dataclasses import asdict, fields
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from actfit.coefficients import command
-from actfit.coefficients.store import DATA
 from benchmarks import options, rows, run
 from benchmarks.rows import RESULTS, Row
 
@@ -42,18 +40,6 @@ def test_all_rows_have_the_one_format(path):
         assert set(row["coefficients"]) <= set("0123456789abcdef"), row
 
 
-def test_there_are_rows():
-    assert len(FILES) > 10
-
-
-def test_a_row_says_where_it_comes_from(monkeypatch):
-    row = Row("w", "i", "m", {}, "float32", "s", **rows.summary([3.0, 1.0, 2.0]))
-    assert (row.median, row.quantiles, row.runs) == (2.0, (1.0, 3.0), 3)
-    assert row.coefficients == rows.coefficients()
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError))
-    assert rows.revision() == "unknown"
-
-
 def test_a_tree_that_differs_is_told_unless_by_results(tmp_path, monkeypatch):
     def git(*words):
         who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
@@ -79,26 +65,6 @@ def test_a_tree_that_differs_is_told_unless_by_results(tmp_path, monkeypatch):
     assert rows.revision() == f"{clean}+"
     monkeypatch.setenv("ACTFIT_REVISION", "stated")
     assert rows.revision() == "stated"
-
-
-def test_coefficients_are_told_apart_by_every_byte_and_name(tmp_path, monkeypatch):
-    shutil.copytree(DATA / "tanh", tmp_path / "tanh")
-    monkeypatch.setattr(rows, "DATA", tmp_path)
-    seen = []
-    path = next((tmp_path / "tanh").glob("*.json"))
-    for change in (
-        lambda: None,
-        lambda: path.write_bytes(path.read_bytes() + b"\n"),
-        lambda: path.rename(path.with_stem(path.stem + "x")),
-        lambda: (tmp_path / "tanh" / "notes.txt").write_text("not a coefficient file"),
-    ):
-        change()
-        rows.coefficients.cache_clear()
-        seen.append(rows.coefficients())
-    monkeypatch.undo()
-    rows.coefficients.cache_clear()
-    assert len(set(seen)) == 3
-    assert seen[2] == seen[3]
 
 
 def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsys):
@@ -130,26 +96,6 @@ def test_what_was_measured_before_an_end_is_left(tmp_path, capsys):
     assert rows.described_rows(groups(), lambda group: group[0].implementation, file) == made
     assert seen == [made[:1], made[:1], made]
     assert capsys.readouterr().out == "one\ntwo\n"
-
-
-def test_a_part_of_the_rows_is_measured_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
-
-    def row(name, value, **size):
-        return Row("w", name, "m", size, "float32", "s", **rows.summary([value]), device="d")
-
-    first = [row("one", 1.0, n=8), row("other", 2.0, n=8), row("one", 3.0, n=9)]
-    again = [row("new", 4.0, n=8), row("one", 5.0, n=8)]
-    for partial, expected in ((True, [again[1], *first[1:], again[0]]), (False, again)):
-        rows.save(first, "file")
-        rows.record([("file", again)], None, quick=False, partial=partial)
-        assert rows.read(tmp_path / "d" / "file.jsonl") == expected
-    assert capsys.readouterr().out.count("2 rows") == 2
-
-
-@pytest.mark.parametrize(("word", "value"), [("1", 1), ("2^10", 1024), ("0012", 12)])
-def test_whole_numbers(word, value):
-    assert options.whole("n", word, 4096) == value
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "1.5", "1e3", "4097", "2^13", "2^", "²", "", " 1", "nan"])
@@ -221,13 +167,6 @@ def test_a_step_that_fails_does_not_keep_the_others(commands, capsys):
     assert run.main(["accuracy", "--device", "cpu"]) == command.BAD
     assert len(stand_in.words) == len(run.SUITES["accuracy"])
     assert f"benchmarks.{first.module} failed with status 1" in capsys.readouterr().err
-
-
-def test_quick_tests_nothing_and_leaves_out_what_takes_long(commands):
-    stand_in = commands()
-    assert run.main([*run.SUITES, "--quick", "--device", "cpu"]) == command.GOOD
-    assert "pytest" not in _modules(stand_in)
-    assert all("--quick" in words for words in stand_in.words)
 
 
 def test_steps_and_tests_are_there():

@@ -10,21 +10,15 @@ from benchmarks.training import page as training_page
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
-from benchmarks.training.rows import TrainingRow
-from tests.benchmarks.quick_training import QUICK, quick, run
+from tests.benchmarks.quick_training import QUICK, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Skip the pictures, which take seconds."""
+def trained(monkeypatch):
+    """A list that records the variants and seeds that are trained, in order; no pictures, which take seconds."""
     monkeypatch.setattr(training_plots, "save", lambda rows, path: [])
-
-
-@pytest.fixture
-def trained(monkeypatch, undrawn):
-    """A list that records the variants and seeds that are trained, in order."""
     calls, train = [], training_runs.train
 
     def spy(settings, variant, seed):
@@ -90,7 +84,8 @@ def test_a_run_that_is_broken_off_is_taken_up_again(tmp_path, trained, monkeypat
     assert {("stock", 0), ("fewbit-1", 0), ("fewbit-2", 0)} == set(trained)
 
 
-def test_rows_of_other_settings_are_not_taken(tmp_path, undrawn, capsys):
+@pytest.mark.usefixtures("trained")
+def test_rows_of_other_settings_are_not_taken(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     common = (*QUICK, "--arms", "stock", "--out", str(out))
     assert run(*common) == command.GOOD
@@ -102,27 +97,14 @@ def test_rows_of_other_settings_are_not_taken(tmp_path, undrawn, capsys):
     assert {row.settings["steps"] for row in training_rows.load(out)} == {3}
 
 
-def test_quick_writes_nothing_by_itself(capsys):
-    results = training_page.RESULTS
-    before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
-    assert run(*QUICK, "--arms", "stock", "--steps", "1") == command.GOOD
-    assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
-    assert "wrote" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("--task", "speech"),
-            "task must be of text, digits, gpt, llama, resnet, small-vit, got 'speech'",
-        ),
+        (("--task", "speech"), "task must be of text, digits, gpt, llama, resnet, small-vit, got 'speech'"),
         (("--arms", "invact,"), "got ''"),
         (("--task", "text", "--arms", "hook-4"), "arms of text must be of stock, invact, forward-ad, "),
         (("--seeds", "0"), "seeds must be a whole number from 1 to 1000, got '0'"),
         (("--steps", "1e3"), "steps must be a whole number"),
-        (("--jobs", "-1"), "jobs must be a whole number"),
-        (("--threads", "²"), "threads must be a whole number"),
         (("--size", "huge"), "size must be small or large, got 'huge'"),
         (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
         (("--out", "/nowhere/rows"), "out must be in a folder that exists"),
@@ -134,40 +116,3 @@ def test_wrong_options(arguments, said, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert said in lines[0]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(capsys):
-    assert run("--device", "cuda") == command.MISUSED
-    assert "use --device cpu" in capsys.readouterr().err
-
-
-def test_the_picture_of_peaks_has_a_point_for_each_variant():
-    settings = training_runs.key(quick("llama"))
-    rows = [
-        TrainingRow(
-            "training llama",
-            variant,
-            "run",
-            seed,
-            settings,
-            {**_results(variant, 1.0 + seed), "peak": peak},
-            "d",
-            {},
-            "r",
-        )
-        for variant, peak in {"stock": 4e6, "coded-4": 1e6, "compiled-plan-8": 2e6}.items()
-        for seed in range(3)
-    ]
-    (axes, bar) = training_plots.peaks(rows).axes
-    (_, coded, _, planned) = axes.collections  # of each variant the interval, and the point
-    assert coded.get_offsets().tolist() == [[0.25, 0.0]]  # of the peak; the losses are the same
-    assert coded.get_array().tolist() == [2.0]  # the time, which is the colour
-    assert planned.get_offsets().tolist() == [[0.5, 0.0]]
-    assert bar.get_ylabel() == "time of a training, × stock"
-    assert [text.get_text() for text in axes.texts] == ["4", "1/8"]
-
-
-def _results(variant, loss):
-    stock = variant == "stock"
-    return {"loss": loss, "accuracy": 0.5, "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}

@@ -46,10 +46,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Each test has the same random numbers."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def afresh() -> Iterator[None]:
-    """Resets torch.compile and the random seed."""
+    """Resets torch.compile."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
     yield
     torch._dynamo.reset()

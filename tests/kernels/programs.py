@@ -5,15 +5,12 @@ in-place operations, views, dropout, constants, pieces of tensors and their like
 so that gradients stay finite.
 """
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 SIZE = 6
 CONSTANT = torch.linspace(0.1, 0.9, SIZE * SIZE, dtype=torch.float64).view(SIZE, SIZE)
@@ -106,48 +103,6 @@ OTHER: list[Callable[[Tensor], Tensor]] = [
     lambda t: F.layer_norm(t, (SIZE,)),
     lambda t: t * t.amax(),
 ]
-EAGER: list[Callable[[Tensor], Tensor]] = [  # not for graphs
-    lambda t: Doubled.apply(t),
-    lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
-    lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
-]
-KINDS = {"unary": 0.53, "binary": 0.2, "product": 0.1, "other": 0.1, "in place": 0.05, "hook": 0.02}
-
-
-@dataclass(frozen=True)
-class Program:
-    """Drawn from `seed`; eager: with functions and checkpoints that a mode does not see."""
-
-    seed: int
-    eager: bool = False
-
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A scalar; the operations that lead to it are drawn from the seed."""
-        generator = random.Random(self.seed)
-        tensors = [x @ weight]
-        if generator.random() < 0.3:
-            tensors.append(x)  # a leaf
-
-        def recent() -> Tensor:
-            return tensors[-1 - int(generator.random() ** 2 * len(tensors))]
-
-        for _ in range(generator.randint(3, 14)):
-            match generator.choices(list(KINDS), list(KINDS.values()))[0]:
-                case "unary":
-                    tensors.append(generator.choice(UNARY)(recent()))
-                case "binary":
-                    tensors.append(generator.choice(BINARY)(recent(), recent()))
-                case "product":
-                    tensors.append(recent() @ weight * 0.3)
-                case "other":
-                    tensors.append(generator.choice(OTHER + EAGER * self.eager)(recent()))
-                case "in place":
-                    tensor = recent()
-                    if not tensor.is_leaf:
-                        generator.choice(IN_PLACE)(tensor)
-                case "hook":
-                    tensors[-1].register_hook(lambda gradient: gradient * 1.5)
-        return (tensors[-1] @ weight).sum() + tensors[len(tensors) // 2].sum()
 
 
 def inputs() -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ tensors that the graph holds, and the bytes that the allocator has given out and
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.profiler import ProfilerActivity, profile
@@ -15,6 +16,7 @@ METHODS = {
     "forward-ad": {"method": "forward-ad"},
     "invact-precision-bit": {"method": "invact-precision-bit"},
 }
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

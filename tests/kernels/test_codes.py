@@ -92,21 +92,6 @@ def test_nan_of_any_bits_is_seen(device):
             assert made.isnan().tolist() == [False, True]
 
 
-def test_ends_of_a_group_over_several_tiles(device):
-    x = torch.linspace(-3, 5, 150_001)
-    for group in (70_000, 200_000):
-        check_ends(x, group, 4, device)
-        check_ends(-x, group, 4, device)
-
-
-@pytest.mark.parametrize("count", [0, 1, 9])
-def test_ends_are_rounded_outward(device, count):
-    x = torch.full((count,), 1 + 2.0**-20)
-    x[1:] = -x[1:]
-    minimum, _ = check_ends(x, 1, 8, device)
-    assert minimum.tolist() == [1.0, *[-1 - 2.0**-7] * 8][:count]
-
-
 def codes(planes: Tensor, count: int, bits: int) -> Tensor:
     assert (planes.shape, planes.dtype) == ((bits, plane_bytes(count)), torch.uint8)
     return unpack(planes.cpu(), count)
@@ -190,15 +175,14 @@ def test_planes_far_apart(device):
         *[(1000, 8), (120, 40)],  # by two kernels
     ],
 )
-@pytest.mark.parametrize("random", [False, True])
-@pytest.mark.parametrize("around", [None, 9, -9])
+@pytest.mark.parametrize(("around", "random"), [(None, False), (9, True), (-9, False)])
 @each_dtype
 def test_encode_groups(device, dtype, around, random, count, group):
     """Of numbers around 0, hostile ones among them, or far from it, so that one that is not there would be an end."""
     drawn = torch.Generator().manual_seed(count)
     x = numbers(count, drawn, dtype, hostile=around is None) + (around or 0)
     noise = torch.rand(count, generator=drawn) if random else None
-    for bits in (1, 2, 4, 7):
+    for bits in (1, 7):
         made = launch.encode_groups(*to(device, x, noise), group, bits)
         assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, group, bits)))
 
@@ -239,3 +223,10 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
     for name in names:
         monkeypatch.setattr(launch, name, getattr(reference, name))
     assert all(map(same, made, run()))
+
+
+def test_ends_of_a_group_over_several_tiles(device):
+    x = torch.linspace(-3, 5, 150_001)
+    for group in (70_000, 200_000):
+        check_ends(x, group, 4, device)
+        check_ends(-x, group, 4, device)

@@ -1,30 +1,18 @@
 """The object that `elementwise` makes of a function: its name, copies, constants and methods; and refusals."""
 
 import copy
-import io
 import pickle
 import threading
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import KernelError, elementwise
+from tests.kernels.copies import saved_and_loaded
 from tests.kernels.programs import Doubled
 from tests.kernels.written import MADE, WRITTEN, several
-
-
-def test_it_goes_by_the_functions_name() -> None:
-    assert (several.__name__, several.__doc__, repr(several)) == (
-        "several",
-        "Three results of one kernel.",
-        "elementwise(several)",
-    )
-    assert several.__wrapped__ is several.function
-    first, *_ = several.expressions(beta=2.0)
-    assert first == ("x*sigmoid(2*x)", "2*x*sigmoid(-2*x)*sigmoid(2*x) + sigmoid(2*x)")
 
 
 class Holder(nn.Module):
@@ -47,10 +35,7 @@ def test_copies_and_pickles() -> None:
     with pytest.raises(Exception, match="pickle"):
         pickle.dumps(MADE["mish"])
     net, x = Holder(), torch.randn(4, 3)
-    stored = io.BytesIO()
-    torch.save(net, stored)
-    stored.seek(0)
-    for other in (copy.deepcopy(net), torch.load(stored, weights_only=False)):
+    for other in (copy.deepcopy(net), saved_and_loaded(net)):
         assert other.activation is several
         assert torch.equal(other(x), net(x))
 
@@ -59,13 +44,6 @@ def test_a_function_within_another() -> None:
     twice = elementwise(lambda x: MADE["mish"](MADE["mish"](x)) + several(x, beta=2)[1])
     x = torch.randn(9)
     torch.testing.assert_close(twice(x), F.mish(F.mish(x)) + F.relu(x))
-
-
-def test_a_module_as_a_function() -> None:
-    x = torch.randn(9)
-    run = elementwise(nn.Sequential(nn.Softplus(), nn.Tanh()))
-    torch.testing.assert_close(run(x), torch.tanh(F.softplus(x)))
-    assert run.name == "Sequential"
 
 
 def test_the_first_call_from_several_threads() -> None:
@@ -101,12 +79,6 @@ def test_constants_make_functions_of_their_own() -> None:
         KernelError, match="scale must be a number, a string or a bool besides the one tensor, got Tensor"
     ):
         f(x, 2, scale=torch.ones(1))
-
-
-def test_constants_of_numpy_are_numbers() -> None:
-    run, x = elementwise(lambda x, by: x * by), torch.tensor([3.0])
-    for by in (np.float32(2), np.float64(2), np.int64(2), np.float16(2)):
-        assert run(x, by).item() == run(x, by=by).item() == 6.0
 
 
 class Net(nn.Module):
@@ -182,13 +154,6 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
         several(torch.ones(3).to(dtype))
 
 
-def test_what_is_no_strided_tensor_is_refused() -> None:
-    with pytest.raises(KernelError, match=r"several: its tensor must be strided, got torch\.sparse_coo"):
-        several(torch.ones(3, 3).to_sparse())
-    with pytest.raises(KernelError, match="several: its first argument must be a tensor, got float"):
-        several(3.0)
-
-
 def test_results_of_another_dtype_are_refused() -> None:
     widening = elementwise(lambda x: x.float().sigmoid())
     assert widening(torch.ones(3)).dtype == torch.float32
@@ -202,3 +167,10 @@ def test_results_of_another_dtype_are_refused() -> None:
     assert steps(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
     with pytest.raises(KernelError, match=r"must have the dtype of its tensor, torch\.bfloat16"):
         steps(torch.ones(3).bfloat16())
+
+
+def test_what_is_no_strided_tensor_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"several: its tensor must be strided, got torch\.sparse_coo"):
+        several(torch.ones(3, 3).to_sparse())
+    with pytest.raises(KernelError, match="several: its first argument must be a tensor, got float"):
+        several(3.0)

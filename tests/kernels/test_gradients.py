@@ -34,7 +34,6 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
 
 WAYS: dict[str, Callable[[nn.Sequential], object]] = {
     "bits": lambda model: compress(model, bits=3),
-    "a part": lambda model: compress(model[4], bits=3),
     "a budget": lambda model: compress(model, fit=0.1, inputs=torch.randn(4, 64, 32)),
     "a policy": lambda model: compress(model, policy="fewbit-2"),
     "a module": lambda model: model.__setitem__(1, GELU(method="fewbit", bits=2)),

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from actfit.coefficients import load
 from actfit.kernels.engine import from_output, host, planes, reference
 from actfit.kernels.engine.elements import DTYPES, table_of, torch_elements, widened
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
-from benchmarks.baselines.oracle import truth
 from tests.kernels.specs import spec
 
 SIXTEEN = (torch.bfloat16, torch.float16)
@@ -53,11 +51,6 @@ def test_the_root_is_rounded_once(values) -> None:
     assert equal(host.sqrt(x), x.double().sqrt().float())  # 53 bits are enough for 24 after a second rounding
 
 
-@pytest.mark.filterwarnings("error")
-def test_the_root_of_a_signalling_nan_is_silent() -> None:
-    assert torch.isnan(host.sqrt(torch.tensor([0x7F800001], dtype=torch.int32).view(torch.float32))).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=17), st.lists(st.floats(-1, 1), min_size=1, max_size=40))
 def test_polynomials_are_those_of_horner(dtype, coefficients, points) -> None:
@@ -68,14 +61,6 @@ def test_polynomials_are_those_of_horner(dtype, coefficients, points) -> None:
     # Higham, Accuracy and Stability, 5.1: gamma_2n of the sum of |c_k x^k|, here 4n eps/2, and what is subnormal.
     bound = 2 * len(held) * torch.finfo(dtype).eps * size + len(held) * torch.finfo(dtype).smallest_normal
     assert (np.abs(got.double().numpy() - exact) <= bound).all()
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
-def test_all_numbers_stand_where_they_are_looked_for(dtype) -> None:
-    every = host.all_values(dtype)
-    shuffled = every[torch.randperm(host.COUNT_16_BIT, generator=torch.Generator().manual_seed(0))]
-    assert torch.equal(every.index_select(0, host.index_of(shuffled)).view(torch.int16), shuffled.view(torch.int16))
-    assert len(every.view(torch.int16).unique()) == host.COUNT_16_BIT
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -102,21 +87,6 @@ def test_an_infinity_changes_nothing_beside_it(name, dtype) -> None:
     assert torch.equal(y[others], finite[others])
     assert not torch.isnan(y).any()
     assert not torch.isnan(saved).any()
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, dtype) -> None:
-    kernel, params = spec(name, "invact"), tuple(FUNCTIONS[name].parameters.values())
-    x, f, df = truth(name, dtype)
-    y, saved = reference.forward(kernel, x, params)
-    dx = reference.backward(kernel, torch.ones_like(x), y, saved, params)
-    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)  # the file's error holds for the nearest y only
-    # In float32 a formula of some twenty operations moves by 2**-19 at most; rounding adds half a unit.
-    limit = load(name, f"invact-{str(dtype).removeprefix('torch.')}")["error"]["linf"] + 2.0**-19
-    limit = limit + torch.finfo(dtype).eps / 2 * dx.double().abs()
-    assert ((dx.double() - df).abs() <= limit)[nearest].all()
-    assert nearest.sum() >= len(x) / 4
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)

@@ -8,7 +8,6 @@ from torch import Tensor
 from actfit.coefficients import load
 from actfit.fitting.joint.command import SHIPPED
 from actfit.kernels.engine import launch, reference, traced
-from actfit.kernels.engine.elements import table_of
 from actfit.kernels.engine.planes import unpack
 from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS
 from actfit.kernels.validate import joint_kernels
@@ -33,9 +32,14 @@ def expected(name: str, bits: int, x: Tensor) -> tuple[np.ndarray, list[Tensor]]
     return codes, [level.to(x.dtype) for level in levels]
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+# Only reading x differs between dtypes: each table is tested in one of them, as in test_exhaustive.
+def dtype_of(bits: int) -> torch.dtype:
+    return list(DTYPES.values())[bits % 2]
+
+
 @pytest.mark.parametrize(("name", "bits"), CASES)
-def test_plain_pytorch_and_traced(name: str, bits: int, dtype: torch.dtype) -> None:
+def test_plain_pytorch_and_traced(name: str, bits: int) -> None:
+    dtype = dtype_of(bits)
     x = every_number(dtype)
     codes, levels = expected(name, bits, x)
     grad = torch.ones_like(x)
@@ -52,10 +56,9 @@ def test_plain_pytorch_and_traced(name: str, bits: int, dtype: torch.dtype) -> N
     assert torch.equal(traced.levels(planes, kernels[1].key, x), levels[1])
 
 
-# Only reading x differs between dtypes: each table is tested in one of them, as in test_exhaustive.
 @pytest.mark.parametrize(("name", "bits"), CASES)
 def test_triton(name: str, bits: int, device: str) -> None:
-    dtype = list(DTYPES.values())[bits % 2]
+    dtype = dtype_of(bits)
     x = every_number(dtype)
     codes, levels = expected(name, bits, x)
     kernels = joint_kernels(name, bits, None)
@@ -63,14 +66,3 @@ def test_triton(name: str, bits: int, device: str) -> None:
     np.testing.assert_array_equal(unpack(planes.cpu(), len(x)).numpy(), codes)
     assert torch.equal(launch.backward(kernels[0], torch.ones_like(x).to(device), None, planes, ()).cpu(), levels[0])
     assert torch.equal(launch.levels(kernels[1], planes, len(x), dtype).cpu(), levels[1])
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_borders_are_where_the_files_are_in_sixteen_bits(name: str) -> None:
-    """Kernels compare in float32: no number of 16 bits lies between a border and its float32."""
-    for bits in SHIPPED_BITS:
-        table = table_of(joint_kernels(name, bits, None)[0])
-        for dtype in DTYPES.values():
-            x = every_number(dtype).double().numpy()
-            exact, narrow = (np.searchsorted(borders, x) for borders in (table.borders, table.float32_borders))
-            np.testing.assert_array_equal(exact, narrow)

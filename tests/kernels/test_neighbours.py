@@ -93,18 +93,6 @@ def test_pieces_and_threads(dtype: torch.dtype, group: int, monkeypatch: pytest.
     same(lambda: coded(x, group, 5, noise))
 
 
-def test_one_step_for_all_groups_takes_the_plain_operations() -> None:
-    planes, unit = torch.zeros(4, 8, dtype=torch.uint8), torch.ones(1)
-    same(lambda: (reference_codes.decode(planes, unit, unit, 16, 64, torch.float32),))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_groups_of_many_elements(dtype: torch.dtype) -> None:
-    x = torch.randn((1 << 18) + 100, generator=torch.Generator().manual_seed(0)).to(dtype)
-    for group in (1 << 16, 3 << 16, 1 << 40):
-        same(lambda group=group: coded(x, group, 3))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_empty_tensor_has_no_groups(dtype: torch.dtype) -> None:
     same(lambda: coded(torch.empty(0, dtype=dtype), 8, 3))
@@ -117,11 +105,6 @@ def test_tensors_with_strides_and_gradients_in_threads(monkeypatch: pytest.Monke
         for context in (torch.no_grad(), torch.inference_mode()):
             with context:
                 same(lambda x=x: coded(x, 8, 4))
-
-
-def test_noise_for_each_number() -> None:
-    with pytest.raises(ValueError, match="noise must have a number for each of the 16 elements, got 1"):
-        torch.ops.actfit.encode_groups(torch.randn(16), torch.rand(1), 8, 4)
 
 
 TABLE = st.tuples(st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))
@@ -154,3 +137,10 @@ def test_codes_of_tables_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(neighbours, "LEAST", 1000)
     assert torch.equal(neighbours.table_codes(x, (-1.0, 0.5), (1, 0, 2), 2), whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_of_many_elements(dtype: torch.dtype) -> None:
+    x = torch.randn((1 << 18) + 100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for group in (1 << 16, 3 << 16, 1 << 40):
+        same(lambda group=group: coded(x, group, 3))

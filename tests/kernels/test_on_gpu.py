@@ -24,7 +24,7 @@ METHODS: dict[str, dict[str, object]] = {
     "fewbit": {"method": "fewbit", "bits": 3},
     "invact": {"method": "invact"},
 }
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Logical operators:UserWarning")]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("ignore:Logical operators:UserWarning")]
 each_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -125,7 +125,6 @@ def test_coded_partitions_have_the_right_places() -> None:
         assert coded_error(4, torch.float32, PLACE) < 1e-5
 
 
-@pytest.mark.slow
 @a_compiler_may_warn
 @pytest.mark.parametrize(("bits", "dtype", "rel"), [(8, torch.float32, 0.1), (4, torch.bfloat16, 0.2)])
 def test_coded_partitions_err_as_on_a_cpu(bits: int, dtype: torch.dtype, rel: float) -> None:

@@ -21,16 +21,8 @@ from tests.modules import ROOT, Module, module_of, read_modules
 OF_OBJECTS = {
     *("_version", "_base", "_is_view", "_cdata", "_indices", "_values", "_backward_hooks", "_saved_"),
     *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_pre_hooks"),
-    *(
-        "_check_input_dim",
-        "_compiled_call_impl",
-        "_orig_mod",
-        "_schema",
-        "_input_metadata",
-        "_forward_cls",
-        "_dispatch_cache",
-    ),
-    *("_make_wrapper_subclass", "_new_with_weak_ptr"),
+    *("_check_input_dim", "_compiled_call_impl", "_orig_mod", "_schema", "_input_metadata", "_forward_cls"),
+    *("_dispatch_cache", "_make_wrapper_subclass", "_new_with_weak_ptr"),
 }
 
 
@@ -44,9 +36,9 @@ def names_of_torch(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "torch")
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            if node.attr in ("f_code", "f_locals", "__func__"):
-                yield f".{node.attr}"
+        if isinstance(node, ast.Attribute) and node.attr in ("f_code", "f_locals", "__func__"):
+            yield f".{node.attr}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             text = ast.unparse(node)
             if text.partition(".")[0] in torchs and not text.startswith("torch.ops."):
                 yield text
@@ -128,11 +120,6 @@ def test_what_is_missing_costs_what_needs_it_alone(monkeypatch: pytest.MonkeyPat
     assert x.grad is not None
 
 
-def test_other_names_are_missing() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = private.nothing
-
-
 def at_release(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", release)
     monkeypatch.setattr(private, "check_release", private.check_release.__wrapped__)
@@ -162,12 +149,6 @@ def test_a_release_that_is_too_old_is_refused(release: str, monkeypatch: pytest.
     at_release(release, monkeypatch)
     with pytest.raises(KernelError, match=rf"^torch must be 2\.9 or newer, got {release}; pip install 'torch>=2\.9'$"):
         actfit.options()
-
-
-@pytest.mark.parametrize("release", ["2.9.0", "2.13.0+cpu", "2.15.0+cu132"])
-def test_tested_releases_are_taken_without_a_word(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_release(release, monkeypatch)
-    assert "custom_partitioner_fn" in actfit.options()
 
 
 class Doubled(torch.autograd.Function):

@@ -14,7 +14,7 @@ from actfit.kernels.stock import STOCK
 from tests.kernels.specs import spec
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 PARAMETERS = {
     "leaky_relu": st.tuples(st.floats(0, 2, width=32)),
     "threshold": st.tuples(st.floats(-2, 2, width=32), st.floats(-5, 5, width=32)),

@@ -11,15 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import KernelError
-from actfit.coefficients.document import dumps, seal
-from actfit.fitting.activations import get
-from actfit.fitting.fewbit.document import to_document
-from actfit.fitting.fewbit.solve import fit
-from actfit.fitting.samples import read_samples
-from actfit.fitting.weights import from_samples
 from actfit.kernels.record import Histogram, recorded
 from actfit.kernels.record.histograms import BINS, EDGES, PER_OCTAVE
-from actfit.nn import GELU
 
 
 class Net(nn.Module):
@@ -39,13 +32,6 @@ def counted(*values: float) -> Histogram:
     histogram = Histogram()
     histogram.add(torch.tensor(values, dtype=torch.float64))
     return histogram
-
-
-def test_edges_are_in_order_and_mirrored() -> None:
-    assert (np.diff(EDGES) > 0).all()
-    assert np.array_equal(EDGES, -EDGES[::-1])
-    assert EDGES[BINS] == -EDGES[BINS + 1]
-    assert len(Histogram().counts) == 2 * BINS + 1
 
 
 def test_each_place_has_its_histogram() -> None:
@@ -76,16 +62,6 @@ def test_nothing_else_changes() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
-def test_a_forward_that_fails_leaves_the_names_right() -> None:
-    net = Net()
-    with recorded(net) as histograms:
-        with pytest.raises(RuntimeError):
-            net(torch.randn(5, 7))
-        net(torch.randn(5, 8))
-    assert "act.gelu_tanh" in histograms
-    assert not any(name.startswith("first") for name in histograms)
-
-
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=200), st.integers(1, 50))
 def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count: int) -> None:
     samples = counted(*values).samples(count)
@@ -93,47 +69,6 @@ def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count:
     # Quantiles agree with the list's up to the width of a bin, a 32nd of the value.
     assert np.all(np.abs(samples - exact) <= np.abs(exact) / PER_OCTAVE + EDGES[BINS + 1])
     assert np.all(np.diff(samples) >= 0)
-
-
-numbers_16_bit = st.lists(
-    st.integers(0, 2**16 - 1).map(lambda bits: float(np.uint16(bits).view(np.float16))), max_size=50
-)
-
-
-@given(numbers_16_bit, numbers_16_bit)
-def test_histograms_add_up(some: list[float], others: list[float]) -> None:
-    together = counted(*some, *others)
-    assert torch.equal((counted(*some) + counted(*others)).counts, together.counts)
-    assert together.counts.sum() == np.count_nonzero(~np.isnan([*some, *others]))
-
-
-def test_zero_and_the_infinite() -> None:
-    assert counted(0.0, -0.0, 1e-30).counts[BINS] == 3
-    ends = counted(np.inf, -np.inf, 1e30, np.nan).counts
-    assert (ends[0], ends[-1]) == (1, 2)
-    assert counted(0.0).samples(3).tolist() == [0.0, 0.0, 0.0]
-
-
-def test_a_table_of_a_sites_own_numbers_is_better(tmp_path: Path) -> None:
-    """Narrow inputs, as after a small initialisation; the usual table spreads its levels over all of [-10, 10]."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-    net[0].weight.data *= 0.25
-    x = torch.randn(500, 64)
-    with recorded(net) as histograms:
-        net(x)
-    histograms["1.gelu"].save(tmp_path / "gelu.npy")
-    samples = read_samples(tmp_path / "gelu.npy")
-    path = tmp_path / "gelu.json"
-    path.write_text(dumps(seal(to_document(fit(get("gelu"), 2, weight=from_samples(samples))), 1)))
-    exact = torch.autograd.grad(net(x).square().sum(), net[0].weight)[0]
-
-    def error(coefficients: Path | None = None) -> float:
-        net[1] = GELU(method="fewbit", bits=2, coefficients=coefficients)
-        grad = torch.autograd.grad(net(x).square().sum(), net[0].weight)[0]
-        return float((grad - exact).norm() / exact.norm())
-
-    assert error(path) < error()
 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:

@@ -83,21 +83,6 @@ def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     assert agree(results[wrapper, method], alone(method), ROUNDING)
 
 
-@needs_distributed
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize(
-    ("method", "bound"),
-    [
-        ("forward-ad", ROUNDING),
-        # Float64 uses float32's derivatives, within 2^-20 of f' where y determines them; gradients are about 1.
-        ("invact", STEPS * RATE * 2**-20),
-        ("invact-precision-bit", STEPS * RATE * 2**-20),
-    ],
-)
-def test_two_processes_are_as_the_stock_model(results, method: str, bound: float, wrapper: str) -> None:
-    assert agree(results[wrapper, method], alone("stock"), bound)
-
-
 def test_training_changes_what_is_compared() -> None:
     losses, parameters = alone("stock")
     assert losses[1] < losses[0]

@@ -8,34 +8,10 @@ import actfit
 from actfit import functional
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
-from tests.kernels.saved import METHODS
+from tests.kernels.saved import each_method
 
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 stock = nn.functional.gelu
-
-MADE = torch.Generator().manual_seed(0)
-IMAGE, VOLUME = torch.randn(2, 3, 4, 5, generator=MADE), torch.randn(2, 3, 4, 5, 6, generator=MADE)
-DENSE = {
-    "contiguous": IMAGE,
-    "channels_last": IMAGE.to(memory_format=torch.channels_last),
-    "channels_last_3d": VOLUME.to(memory_format=torch.channels_last_3d),
-    "transposed": IMAGE.transpose(1, 3),
-    "permuted": VOLUME.permute(4, 2, 0, 3, 1),
-    "every second": IMAGE[..., ::2],
-    "a column": IMAGE[:, 1],
-    "one of size 1": IMAGE[:, :1].transpose(0, 1),
-}
-EXPANDED = {
-    "rows": IMAGE[:1].expand(6, 3, 4, 5),
-    "inside": IMAGE[:, :, :1].expand(2, 3, 4, 5),
-    "a number": torch.tensor(0.7).expand(3, 11),
-}
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def outcome(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -43,12 +19,6 @@ def outcome(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[
     y = functional.gelu(x, **options)
     (gradient,) = torch.autograd.grad(y.sum() if cotangent is None else y, x, cotangent)
     return y.detach(), gradient
-
-
-def in_rows(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The outcome for contiguous copies."""
-    made = torch.ones(x.shape, dtype=x.dtype) if cotangent is None else cotangent.contiguous()
-    return outcome(x.contiguous(), options, made)
 
 
 def all_layouts(x: Tensor) -> dict[str, Tensor]:
@@ -86,14 +56,6 @@ def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
             assert torch.equal(y, expected), layout
 
 
-@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "hardswish"])
-def test_act_linear_is_stocks_bit_for_bit(name: str) -> None:
-    linear = nn.Linear(25, 3)
-    for x in (torch.randn(8, 50)[:, 25:], torch.randn(8, 50)[:, ::2], torch.randn(8, 25)):
-        expected = linear(STOCK[name](x).contiguous())
-        assert torch.equal(actfit.nn.ActLinear(name, linear)(x.requires_grad_()), expected)
-
-
 # Vector and scalar code of gelu differ by some units in the last place. Next to the minimum that moves invact's f',
 # which y determines to within 8e-5 there (see test_torch_autograd), and precision-bit's by twice as much.
 OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
@@ -101,64 +63,6 @@ OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
 
 def close(got: Tensor, expected: Tensor, bound: float) -> bool:
     return bool(((got - expected).abs() <= bound * expected.abs().clamp(min=1)).all())
-
-
-def agree(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
-    return close(got[0], expected[0], OF_Y) and close(got[1], expected[1], OF_SLOPE)
-
-
-@pytest.mark.parametrize("name", DENSE)
-@each_method
-def test_the_layout_is_stocks(options: dict, name: str) -> None:
-    x = DENSE[name]
-    y, gradient = outcome(x, options)
-    assert y.stride() == stock(x).stride()
-    assert gradient.stride() == y.stride()
-    assert agree((y, gradient), in_rows(x, options))
-
-
-@each_method
-def test_memory_formats_stay(options: dict) -> None:
-    for x, format in (
-        (DENSE["channels_last"], torch.channels_last),
-        (DENSE["channels_last_3d"], torch.channels_last_3d),
-    ):
-        assert all(tensor.is_contiguous(memory_format=format) for tensor in outcome(x, options))
-
-
-@pytest.mark.parametrize("name", EXPANDED)
-@each_method
-def test_expanded_inputs(options: dict, name: str) -> None:
-    x = EXPANDED[name]
-    assert agree(outcome(x, options), in_rows(x, options))
-
-
-@pytest.mark.parametrize("name", ["rows", "inside"])
-def test_the_layout_of_an_expanded_input_is_stocks(name: str) -> None:
-    y, _ = outcome(EXPANDED[name], {})
-    assert y.stride() == stock(EXPANDED[name]).stride()
-
-
-@each_method
-def test_gradients_of_any_strides(options: dict) -> None:
-    x = DENSE["contiguous"]
-    cotangents = (
-        torch.ones(()).expand(x.shape),  # stride 0, as sum() gives
-        torch.randn(5, 3, 4, 2).transpose(0, 3),
-        torch.randn(x.shape).to(memory_format=torch.channels_last),
-        torch.randn(2, 3, 4, 10)[..., ::2],
-        torch.randn(4, 5).expand(x.shape),
-    )
-    for cotangent in cotangents:
-        assert torch.equal(outcome(x, options, cotangent)[1], in_rows(x, options, cotangent)[1])
-    assert torch.equal(outcome(x, options)[1], in_rows(x, options)[1])
-
-
-@each_method
-def test_a_gradient_of_another_memory_format(options: dict) -> None:
-    x, cotangent = DENSE["channels_last"], torch.randn(IMAGE.shape)
-    expected = outcome(x, options, cotangent.to(memory_format=torch.channels_last))[1]
-    assert torch.equal(outcome(x, options, cotangent)[1], expected)
 
 
 @each_dtype
@@ -176,7 +80,7 @@ def test_shapes_and_dtypes(options: dict, shape: tuple[int, ...], dtype: torch.d
         assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "tanh"])
+@pytest.mark.parametrize("name", ["gelu", "tanh"])
 def test_large_tensors(name: str) -> None:
     """Torch cuts them into a piece for each thread and runs scalar code at the ends; we work piece by piece, too."""
     x = torch.randn((1 << 20) + 98317)
@@ -210,11 +114,6 @@ def test_gated_layouts(run) -> None:
     got = torch.autograd.grad(run(a, b), (a, b), cotangent)
     expected = torch.autograd.grad(run(*rows), rows, cotangent.contiguous())
     assert all(close(*pair, OF_Y) for pair in zip(got, expected, strict=True))
-
-
-def test_gated_layout_is_stocks() -> None:
-    a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
-    assert actfit.functional.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
 
 
 @pytest.mark.parametrize("shape", [(32,), (0, 32), (2, 3, 32), (7, 32)], ids=str)

@@ -1,10 +1,5 @@
 """Modules in common uses: copied, saved, moved to other dtypes, tied, put into transformers."""
 
-import copy
-import io
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import actfit
-from tests.kernels.saved import METHODS
+from tests.kernels.copies import each_copy
+from tests.kernels.saved import each_method
 
 ROOT = Path(__file__).parents[2]
-each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 def mlp(options: dict) -> nn.Sequential:
@@ -32,13 +22,7 @@ def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]))
 
 
-def saved_and_loaded(net: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(net, file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), saved_and_loaded])
+@each_copy
 @each_method
 def test_copies_do_the_same(options: dict, copied) -> None:
     net, x = mlp(options), torch.randn(5, 8, requires_grad=True)
@@ -58,20 +42,6 @@ def test_state_dicts_are_stocks(options: dict) -> None:
     x = torch.randn(5, 8)
     with torch.no_grad():
         assert torch.equal(ours(x), stock(x))
-
-
-def test_act_linear_keeps_the_names_of_its_linear() -> None:
-    linear = nn.Linear(8, 2)
-    net = actfit.nn.ActLinear("gelu", linear)
-    assert list(net.state_dict()) == ["linear.weight", "linear.bias"]
-    assert net.linear is linear
-
-
-def test_names_are_shown() -> None:
-    assert repr(actfit.nn.GELU()) == "GELU(approximate='none', method='invact')"
-    assert repr(actfit.nn.SiLU(method="fewbit", bits=3)) == "SiLU(method='fewbit', bits=3)"
-    assert repr(actfit.nn.LeakyReLU(0.2, method="forward-ad")) == "LeakyReLU(negative_slope=0.2, method='forward-ad')"
-    assert "act='gelu'" in repr(actfit.nn.ActLinear("gelu", nn.Linear(3, 2)))
 
 
 def test_modules_are_instances_of_stocks() -> None:
@@ -118,20 +88,3 @@ def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
     assert ours.activation_relu_or_gelu == stock.activation_relu_or_gelu == 2  # torch's mark of the fast path
     with torch.inference_mode():
         assert torch.equal(ours.eval()(x), stock.eval()(x))
-
-
-@pytest.mark.slow
-def test_a_tiny_bert() -> None:
-    """transformers imports beside our folder `kernels`, builds a model, and trains with our activation."""
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    code = """
-import torch, actfit
-from transformers import BertConfig, BertModel
-sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
-model = BertModel(BertConfig(**sizes, attn_implementation="eager"))
-for layer in model.encoder.layer:
-    layer.intermediate.intermediate_act_fn = actfit.nn.GELU()
-model(torch.arange(20).reshape(2, 10)).last_hidden_state.square().sum().backward()
-assert model.encoder.layer[0].intermediate.dense.weight.grad.abs().sum() > 0
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

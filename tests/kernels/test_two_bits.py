@@ -1,11 +1,7 @@
 """invact with two bits beside the output: what is stored, kernels against the reference, layouts, refusals, models."""
 
-import json
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 import actfit
@@ -17,8 +13,7 @@ from actfit.codegen.subject import of_catalogue
 from actfit.coefficients import load
 from actfit.fitting.activations import get
 from actfit.kernels.engine import launch, reference
-from actfit.kernels.engine.planes import plane_bytes, unpack
-from actfit.kernels.memory.__main__ import main as memory
+from actfit.kernels.engine.planes import unpack
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT
 from benchmarks.baselines.oracle import all_inputs, truth
@@ -82,46 +77,6 @@ def test_the_reference_decodes_what_the_kernel_stored(dtype, device):
     assert ((dx - expected).abs() <= torch.finfo(x.dtype).eps * expected.abs() + 2.0**-19)[number].all()
 
 
-@pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
-@settings(max_examples=40)
-@given(values=st.lists(st.floats(-60, 60), min_size=1, max_size=40), name=st.sampled_from(CURVED))
-def test_any_number_of_elements(dtype, values, name):
-    """Each element has the same results alone as among others; the second bit does not change y and takes a plane."""
-    x = torch.tensor(values, dtype=torch.float64).to(dtype)
-    y, dx = gradient(name, x, bits=2)
-    assert torch.equal(y, gradient(name, x)[0])
-    alone = [gradient(name, element[None], bits=2) for element in x]
-    # Vector code and scalar code of PyTorch's functions differ in the last bits, so y may: then f' is another, too.
-    same = torch.cat([element_y for element_y, _ in alone]) == y
-    assert torch.equal(torch.cat([element_dx for _, element_dx in alone])[same], dx[same])
-    _, saved = reference.forward(spec(name, "invact", 2), x, tuple(FUNCTIONS[name].parameters.values()))
-    assert saved.shape == (2, plane_bytes(len(values)))
-
-
-@pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
-def test_ends(name, dtype):
-    """At infinity, zero, the largest and the smallest numbers f' by two bits is near f' by one bit."""
-    finfo = torch.finfo(dtype)
-    x = torch.tensor([torch.inf, 0.0, -0.0, finfo.max, -finfo.max, finfo.tiny, -finfo.tiny, 50, -50], dtype=dtype)
-    (_, with_two_bits), (_, with_one_bit) = gradient(name, x, bits=2), gradient(name, x)
-    assert torch.isfinite(with_two_bits).all()
-    assert (
-        (with_two_bits.double() - with_one_bit.double()).abs() <= 0.03
-    ).all()  # 0.0156 at most for two bits, and half that for the other
-    assert torch.isnan(gradient(name, torch.tensor([torch.nan], dtype=dtype), bits=2)[1]).all()
-
-
-def test_strides_and_views():
-    whole = torch.randn(6, 10, 14, generator=torch.Generator().manual_seed(0)).bfloat16()
-    for x in (whole.permute(2, 0, 1), whole[:, ::3, 1:], whole[0, 0], whole[:0]):
-        y, dx = gradient("quick_gelu", x, bits=2)
-        assert y.stride() == torch.empty_like(x).stride()
-        flat = gradient("quick_gelu", x.contiguous().view(-1), bits=2)
-        assert torch.equal(y.contiguous().view(-1), flat[0])
-        assert torch.equal(dx.contiguous().view(-1), flat[1])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -146,23 +101,6 @@ def test_float64_is_refused_and_what_needs_no_gradient_is_not():
     assert torch.equal(actfit.nn.GELU(bits=2)(x), nn.functional.gelu(x))
 
 
-def test_module_says_it():
-    assert repr(actfit.nn.GELU(bits=2)) == "GELU(approximate='none', method='invact', bits=2)"
-    assert repr(actfit.nn.SiLU(bits=1)) == repr(actfit.nn.SiLU())
-
-
-def mlp(dtype, bits):
-    torch.manual_seed(0)
-    act = actfit.nn.GELU(method="invact", bits=bits)
-    return nn.Sequential(nn.Linear(64, 256), act, nn.Linear(256, 64), nn.Tanh()).to(dtype)
-
-
-def test_what_a_layer_keeps():
-    x = torch.randn(32, 64).bfloat16()
-    kept = [actfit.saved_bytes(mlp(torch.bfloat16, bits), x).total for bits in (1, 2)]
-    assert kept[1] - kept[0] == 32 * 256 // 8
-
-
 def test_gradients_of_a_model_are_nearer_with_two_bits():
     """The root mean square error of dx against float64, over 4096 rows, is smaller with 2 bits than with 1, in float16,
     where rounding f' costs less than deriving it from y."""
@@ -171,22 +109,6 @@ def test_gradients_of_a_model_are_nearer_with_two_bits():
     nn.functional.gelu(wide).sum().backward()
     errors = [(gradient("gelu", x, bits=bits)[1].double() - wide.grad).square().mean().sqrt() for bits in (1, 2)]
     assert errors[1] < 0.8 * errors[0]  # 2.1e-4 and 3.8e-4 by the files, and 1.5e-4 for the rounding of f' to both
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("autocast", [False, True])
-def test_compiled_is_as_eager(autocast, afresh):
-    model = mlp(torch.float32 if autocast else torch.bfloat16, bits=2)
-    x = torch.randn(16, 64) if autocast else torch.randn(16, 64).bfloat16()
-
-    def step(run):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            run(x).float().sum().backward()
-        return [parameter.grad.clone() for parameter in model.parameters()]
-
-    for got, expected in zip(step(torch.compile(model)), step(model), strict=True):
-        torch.testing.assert_close(got, expected, rtol=2.0**-6, atol=2.0**-6 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("name", CURVED)
@@ -209,15 +131,3 @@ def test_the_torch_module_that_stands_alone(name, dtype, tmp_path):
     atol = load(name, f"invact-{dtype}-2bit")["error"]["floor_rms"] / 4
     eps = torch.finfo(NARROW[dtype]).eps
     torch.testing.assert_close(dx[number], runtime[number], rtol=eps, atol=atol)
-
-
-def test_memory_command(capsys):
-    words = ["--model", "mlp", "--act", "gelu", "--policy", "invact", "--policy", "invact-2", "--format", "json"]
-    memory([*words, "--dtype", "bfloat16"])
-    _, one, two = json.loads(capsys.readouterr().out)["results"]
-    hidden = 8192 * 4096  # tokens of the recipe's MLP, and its width
-    assert two["total"] - one["total"] == hidden // 8
-    memory([*words, "--dtype", "float32"])
-    _, one, two = json.loads(capsys.readouterr().out)["results"]
-    assert "refused" not in one
-    assert two["refused"]["act: gelu"].startswith("bits must be 1 for gelu in float32")

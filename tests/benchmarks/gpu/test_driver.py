@@ -1,9 +1,8 @@
 """`python -m benchmarks.gpu`: parts that fail, are blocked, broken off or put off, and run again."""
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,15 +100,6 @@ def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capf
     assert driven.ran[2:] == ["test-a", "gelu"]
 
 
-def test_what_is_not_expected_to_end_in_time_is_left_for_the_next_call(driven, capfd):
-    driven.parts = [part("speed", "long", seconds=500), part("speed", "short", seconds=5)]
-    assert driven("--limit", "60") == command.BAD
-    assert driven.ran == ["short"]
-    assert "left for the next call: speed/long" in capfd.readouterr().out
-    assert driven("--limit", "600") == command.GOOD
-    assert driven.ran == ["short", "long"]
-
-
 def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     driven.parts = [part("speed", "one")]
     assert [driven(), driven()] == [command.GOOD] * 2
@@ -124,7 +114,7 @@ def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     assert driven.ran == ["one"] * 4
 
 
-@pytest.mark.parametrize("changed", ["--again", "sources", "damaged"])
+@pytest.mark.parametrize("changed", ["--again", "sources"])
 def test_rows_of_other_sources_are_not_published(changed, driven):
     driven.parts = [
         part("tests", "test-a"),
@@ -136,39 +126,8 @@ def test_rows_of_other_sources_are_not_published(changed, driven):
     driven.tests.write_text("tests/x.py::test[gelu]\n")
     if changed == "sources":
         driven.sources = "two"
-    elif changed == "damaged":
-        (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
     assert driven(*["--again"] * (changed == "--again")) == command.BAD
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
-
-
-def test_rows_of_a_part_that_failed_in_some_of_it_are_published_with_others(driven):
-    driven.parts = [part("speed", "half", of="times"), part("speed", "one", of="times")]
-    script = driven.script.read_text()
-    driven.script.write_text(script + 'sys.exit(kind == "half")\n')
-    assert driven() == command.BAD
-    assert (driven.results / "times.jsonl").read_text() == '{"of": "half"}\n{"of": "one"}\n'
-    driven.script.write_text(script + "sys.exit(3)\n")  # what ends so may have left anything
-    assert driven() == command.BAD
-    assert not (driven.folder / "build" / "gpu" / "dry" / "rows" / "speed-half.jsonl").exists()
-
-
-def test_steps_run_by_themselves(driven):
-    driven.parts = [part("speed", "one"), part("memory", "two"), part("models", "three")]
-    assert driven("--steps", "models speed") == command.GOOD
-    assert driven.ran == ["one", "three"]
-
-
-def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch):
-    given = []
-    monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)
-    call = gpu.Call(
-        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results
-    )
-    call.all()
-    driven.parts = [part("speed", "one", seconds=100)]
-    driven()
-    assert given == [pytest.approx(180, abs=5), gpu.MOST]
 
 
 @pytest.mark.slow
@@ -182,33 +141,6 @@ def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
     assert driven.ran == ["slow, but begun", "one"]
     assert (driven.results / "times.jsonl").read_text() == '{"of": "begun"}\n{"of": "one"}\n'
     assert "speed/slow, but begun: failed, 2 s; no end after 2 s" in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd):
-    driven.parts = [part("speed", "one"), part("speed", "slow")]
-    run = gpu.running.run
-
-    def interrupted(words: Sequence[str], log: Path, timeout: float) -> int:
-        if "slow" in words:
-            signal.setitimer(signal.ITIMER_REAL, 3)
-        return run(words, log, timeout)
-
-    def ring(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gpu.running, "run", interrupted)
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        assert driven() == command.INTERRUPTED
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        monkeypatch.setattr(gpu.running, "run", run)  # else the next call's alarm rings in another test, and ends it
-    assert "interrupted; what is done is kept" in capfd.readouterr().err
-    driven.script.write_text(driven.script.read_text().replace("time.sleep(60)", "pass"))
-    assert driven() == command.GOOD
-    assert driven.ran == ["one", "slow", "slow"]
 
 
 @pytest.mark.parametrize(

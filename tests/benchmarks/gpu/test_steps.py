@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from actfit.coefficients import command
-from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from tests.benchmarks.gpu.machine import ROOT, environment
@@ -38,26 +37,6 @@ for name in {[*modules, "benchmarks.report", "benchmarks.slack", "benchmarks.acc
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "codegen", "emit", "--fn", "tanhshrink"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (command.MISUSED, "")
-    assert done.stderr == (
-        "codegen: python-flint must be installed for ball arithmetic, got none; pip install python-flint\n"
-    )
-
-
-def test_all_is_expected_to_end_in_half_an_hour_and_each_part_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the cores that come with a GPU."""
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
-    every = parts(STEPS, False)
-    assert sum(part.seconds for part in every) <= 30 * 60
-    assert max(part.seconds for part in every) < gpu.MOST
-
-
 def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> None:
     for dry in (False, True):
         every = parts(STEPS, dry)
@@ -68,12 +47,6 @@ def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> Non
 def test_the_groups_files_are_there() -> None:
     for group in GROUPS.values():
         assert all((ROOT / "tests" / name).is_file() for name in group.files)
-
-
-def test_failures_are_read_from_pytests_summary(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("F.\nFAILED tests/a.py::test_it[gelu-bfloat16] - assert 1 <= 0\nERROR tests/b.py\n1 failed\n")
-    assert gpu_tests.failures(log) == ["tests/a.py::test_it[gelu-bfloat16]", "tests/b.py"]
 
 
 SOME = "FAILED tests/a.py::test_it - assert 0\n"

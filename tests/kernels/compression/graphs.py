@@ -32,14 +32,6 @@ def compiled(function: Callable[..., Any], cut: Callable[..., Any], **options: A
     return _with_config(torch.compile(function, backend=_backend(cut), **options), cut)
 
 
-def compile_in_place(module: nn.Module, cut: Callable[..., Any]) -> nn.Module:
-    """The module, whose calls are compiled from now on."""
-    torch._dynamo.reset()
-    module.compile(backend=_backend(cut))
-    _with_config(module._compiled_call_impl, cut)
-    return module
-
-
 def _backend(cut: Callable[..., Any]) -> Any:
     def run(graph: fx.GraphModule, _: Any) -> Any:
         return make_boxed_func(graph)

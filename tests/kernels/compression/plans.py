@@ -32,12 +32,6 @@ def gradient(model: nn.Module, output: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad((output * weights).sum(), list(model.parameters())))
 
 
-def off(gradients: list[Tensor], others: list[Tensor]) -> float:
-    """||g' - g|| / ||g||."""
-    apart = sum(float((a - b).double().square().sum()) for a, b in zip(gradients, others, strict=True))
-    return float((apart / sum(float(b.double().square().sum()) for b in others)) ** 0.5)
-
-
 def partitioner(plan: Plan | Path) -> CodedPartitioner:
     cut = actfit.options(plan=plan)["custom_partitioner_fn"]
     assert isinstance(cut, CodedPartitioner)

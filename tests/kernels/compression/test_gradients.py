@@ -1,6 +1,5 @@
 """The error of a compiled model's gradient, compared with eager mode."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from actfit import KernelError, gradient_error
-from actfit.kernels.gradients import GradientError, ParameterError
 from tests.kernels.compression import models
-from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
-
-# Dynamo looks at `.grad` of the input of a compiled part.
-an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+from tests.kernels.compression.graphs import compiled, error, gradients, partitioner
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
@@ -52,32 +47,6 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     }
 
 
-def test_the_worst_parameter_is_first() -> None:
-    measured = gradient_error(compiled(Net(), partitioner()), square(torch.randn(64, 32)))
-    errors = [parameter.error for parameter in measured.parameters]
-    assert errors == sorted(errors, reverse=True)
-    assert measured.parameters[0].name.startswith("layers.")
-    assert sum(parameter.share for parameter in measured.parameters) == pytest.approx(1)
-    assert sum(parameter.share * parameter.error**2 for parameter in measured.parameters) == pytest.approx(
-        measured.error**2
-    )
-
-
-def test_a_model_that_was_compiled_in_place() -> None:
-    assert 0 < gradient_error(compile_in_place(Net(), partitioner()), square(torch.randn(64, 32))).error < 0.5
-
-
-@pytest.mark.slow
-@an_activation_as_an_input
-@pytest.mark.parametrize("compile", [compile_in_place, compiled])
-def test_a_compiled_part_of_a_model(compile: Callable[..., nn.Module]) -> None:
-    """The rest of it runs in eager mode."""
-    outer = nn.Sequential(nn.Linear(32, 32), compile(Net(), partitioner()))
-    measured = gradient_error(outer, square(torch.randn(64, 32)))
-    assert 0 < measured.error < 0.5
-    assert {"0.weight", "1.layers.0.weight"} <= {parameter.name for parameter in measured.parameters}
-
-
 def test_nothing_is_changed() -> None:
     """Nor is anything compiled again: not by the first call, nor by the second, nor by further training."""
     model, x, cut = nn.Sequential(nn.BatchNorm1d(32), models.mlp()), torch.randn(64, 32), partitioner()
@@ -100,23 +69,6 @@ def test_nothing_is_changed() -> None:
     assert len(cut.graphs) == 1
 
 
-def test_under_another_stance_and_without_gradients() -> None:
-    run, x = compiled(Net(), partitioner()), torch.randn(64, 32)
-    with torch.compiler.set_stance("force_eager"), torch.no_grad():
-        assert gradient_error(run, square(x)).error > 0
-
-
-@pytest.mark.slow
-def test_autocast_in_the_loss() -> None:
-    x = torch.randn(64, 32)
-
-    def loss(model: nn.Module) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return square(x)(model)
-
-    assert 0 < gradient_error(compiled(Net(), partitioner(bits=8)), loss).error < 0.05
-
-
 def test_parameters_without_a_gradient() -> None:
     """Frozen and unused parameters are left out; a gradient of 0 has no error."""
     net, x = Net(), torch.randn(64, 32)
@@ -128,15 +80,6 @@ def test_parameters_without_a_gradient() -> None:
     assert {"layers.0.weight", "unused"}.isdisjoint(parameter.name for parameter in measured.parameters)
 
 
-@pytest.mark.slow
-def test_a_gradient_that_is_not_a_number_is_first() -> None:
-    net = Net()
-    net.layers[2].weight.data[0, 0] = torch.nan
-    measured = gradient_error(compiled(net, partitioner()), square(torch.randn(64, 32)))
-    assert math.isnan(measured.error)
-    assert math.isnan(measured.parameters[0].error)
-
-
 def test_random_numbers_that_compiled_code_draws_otherwise() -> None:
     run, x = compiled(Net(dropout=0.5), partitioner()), torch.randn(64, 32)
     with pytest.raises(KernelError, match="loss must draw no random numbers"):
@@ -145,23 +88,6 @@ def test_random_numbers_that_compiled_code_draws_otherwise() -> None:
     assert gradient_error(run, square(x)).error > 0
     with pytest.raises(KernelError, match="draw noise before"):
         gradient_error(run, lambda model: model(torch.randn(64, 32)).sum())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rounding", "refused"), [("nearest", False), ("stochastic", True)])
-def test_random_numbers_under_fallback_random(rounding: str, refused: bool) -> None:
-    cut, x = partitioner(bits=8, rounding=rounding), torch.randn(64, 32)
-    run = compiled(models.mlp(), cut)
-    run.get_compiler_config = lambda: {"custom_partitioner_fn": cut, "fallback_random": True}
-
-    def noisy(model: nn.Module) -> Tensor:
-        return model(x + torch.randn(64, 32)).square().mean()
-
-    if refused:
-        with pytest.raises(KernelError, match="loss must draw no random numbers"):
-            gradient_error(run, noisy)
-    else:
-        assert 0 < gradient_error(run, noisy).error < 0.05
 
 
 WRONG: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
@@ -193,21 +119,3 @@ def test_models_of_several_processes_are_refused() -> None:
     wrapper.module = Net()
     with pytest.raises(KernelError, match="got DistributedDataParallel in it"):
         gradient_error(compiled(wrapper, partitioner()), square(torch.ones(2, 32)))
-
-
-def test_text() -> None:
-    parameters = [ParameterError(f"layers.{place}.weight", 0.5 / 2**place, 0.25) for place in range(12)]
-    text = str(GradientError(0.125, tuple(parameters)))
-    assert text.startswith("error of the gradient: 12 %\n  parameter ")
-    assert "\n  layers.0.weight  50 %     25 %\n" in text
-    assert text.endswith("and 2 with 0.049 % or less")
-    assert "and " not in str(GradientError(0.125, tuple(parameters[:10])))
-
-
-def test_text_where_there_is_no_error() -> None:
-    run, other, x = compiled(Net(), partitioner()), Net(), torch.randn(64, 32)
-    aside = gradient_error(run, lambda model: other(x).square().mean() + model.bias.sum())
-    assert "loss does not call the model" in str(aside)
-    rectifier = compiled(nn.Sequential(nn.Linear(32, 128), nn.ReLU()), partitioner())
-    assert "nothing but masks was coded" in str(gradient_error(rectifier, square(torch.randn(64, 32))))
-    assert "error of the gradient" in str(gradient_error(run, square(x)))

@@ -101,13 +101,8 @@ def test_errors_of_gradients(in_place: bool) -> None:
 
 @pytest.mark.parametrize(
     ("function", "bits", "dtype"),
-    [
-        (nn.GELU, 4, torch.float32),
-        (nn.GELU, 4, torch.bfloat16),
-        (models.WrittenOut, 3, torch.bfloat16),
-        (models.WrittenOut, 7, torch.bfloat16),
-    ],
-    ids=["4", "4-bfloat16", "written-out-3-bfloat16", "written-out-7-bfloat16"],
+    [(nn.GELU, 4, torch.float32), (models.WrittenOut, 7, torch.bfloat16)],
+    ids=["4", "written-out-7-bfloat16"],
 )
 def test_no_decoded_tensor_is_held(function: type[nn.Module], bits: int, dtype: torch.dtype) -> None:
     """At its peak, backward holds the codes, one hidden gradient, and less than half of one more.

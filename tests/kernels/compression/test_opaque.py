@@ -7,8 +7,7 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, fx, nn
 
-from actfit.kernels.compression import codes, opaque, splice
-from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression import codes, opaque
 from actfit.kernels.compression.layout import GroupLayout, layout_of
 from actfit.kernels.compression.nodes import is_product
 from tests.kernels.compression import graphs, models
@@ -55,8 +54,7 @@ def gradients_of(model: nn.Module, cut: Any, *inputs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 5, 2])
-@pytest.mark.parametrize("name", ["Llama", "mlp"])
+@pytest.mark.parametrize(("name", "bits"), [("Llama", 8), ("Llama", 5), ("mlp", 2)])
 def test_codes_are_those_of_the_traced_ones(name: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, as operations run one by one."""
     torch.manual_seed(0)
@@ -117,33 +115,7 @@ def test_numbers_of_rows_may_change(width: int, is_opaque: bool) -> None:
 
 
 @pytest.mark.slow
-def test_stochastic_rounding_has_the_right_mean() -> None:
-    torch.manual_seed(0)
-    model, x = models.mlp(), torch.randn(256, 32)
-    run = graphs.compiled(model, Cuts(bits=4, rounding="stochastic"))
-    expected = graphs.gradients(model, model, x)
-    runs = [graphs.gradients(model, run, x) for _ in range(64)]
-    mean = [torch.stack(parts).mean(0) for parts in zip(*runs, strict=True)]
-    # The mean of 64 independent errors is an eighth of one; what is nonlinear in the codes adds to it.
-    assert graphs.error(mean, expected) < graphs.error(runs[0], expected) / 5
-
-
-@pytest.mark.parametrize(
-    "x",
-    [torch.randn(4, 32, 64).permute(2, 0, 1), torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)],
-    ids=["permuted", "channels last"],
-)
-def test_a_tensor_comes_back_in_its_order(x: Tensor) -> None:
-    layout = layout_of(x)
-    assert isinstance(layout, GroupLayout)
-    assert opaque.suits(x, layout)
-    back = opaque.decode(*opaque.encode(x, layout, 8, None), layout, layout.sizes(x), x.dtype)
-    assert back.stride() == x.stride()
-    assert (back - x).abs().max() <= (x.max() - x.min()) / 2 / 255 * 1.02  # half a step, rounded up to bfloat16
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["opaque", "traced"])
 def test_the_largest_float16_stays_finite(bits: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid of a group may end beyond it."""
@@ -176,12 +148,15 @@ def test_inductor_runs_them() -> None:
     assert graphs.error(graphs.gradients(model, run, x), expected) < 1e-3
 
 
-def test_roots_are_taken_in_float32() -> None:
-    """Roots rounded to bfloat16 would be off by more than the codes."""
-    p = torch.softmax(4 * torch.randn(64, 512), -1).bfloat16()
-    layout = layout_of(p)
+@pytest.mark.parametrize(
+    "x",
+    [torch.randn(4, 32, 64).permute(2, 0, 1), torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)],
+    ids=["permuted", "channels last"],
+)
+def test_a_tensor_comes_back_in_its_order(x: Tensor) -> None:
+    layout = layout_of(x)
     assert isinstance(layout, GroupLayout)
-    encode, decode = splice._opaque(p.dtype, Groups(8, layout, of_roots=True), "nearest", layout.sizes(p))
-    (back,) = decode(*encode(p))
-    made = codes.encode(layout.split(p), 8, of_roots=True)
-    assert torch.equal(back, layout.join(codes.decode(made, 8, p.dtype, of_roots=True), layout.sizes(p)))
+    assert opaque.suits(x, layout)
+    back = opaque.decode(*opaque.encode(x, layout, 8, None), layout, layout.sizes(x), x.dtype)
+    assert back.stride() == x.stride()
+    assert (back - x).abs().max() <= (x.max() - x.min()) / 2 / 255 * 1.02  # half a step, rounded up to bfloat16

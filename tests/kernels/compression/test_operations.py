@@ -91,7 +91,7 @@ def same_draws(run: Callable[[], Tensor]) -> bool:
 def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "SMALLEST", 16)
     tried = 0
-    for seed in range(programs // 30):
+    for seed in range(programs // 60):
         program, (x, weight) = drawn(seed), inputs()
         try:
             plain = torch.autograd.grad(program(x, weight), (x, weight), materialize_grads=True)
@@ -109,4 +109,4 @@ def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None
         if any(bool(tensor.any()) for tensor in exact[1]):
             assert error(step.again(cut)[1], exact[1]) <= allowed(cut.graphs, BITS), seed
             tried += 1
-    assert tried > programs // 60
+    assert tried > programs // 120

@@ -6,19 +6,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import KernelError, front, make_plan
-from actfit.kernels.compression.partitioner import CodedPartitioner
 from actfit.kernels.compression.planning import CompiledGradients, CompiledTask, run
 from actfit.kernels.memory.isolated import on_copies
-from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.sensitivity import Trials
+from tests.kernels.compression.graphs import error
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, planned, stack
+from tests.kernels.compression.plans import gradient, partitioner, planned, stack
+
+pytestmark = pytest.mark.slow
 
 ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
 
 
-@pytest.mark.slow
 def test_what_is_tried_is_what_comes_of_it() -> None:
     """The gradient with codes on trial is that with the codes themselves."""
     model, x = stack(layers=1)
@@ -28,21 +28,11 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
     trials = Trials()
     weights = torch.linspace(-1, 1, x.numel()).view(x.shape)
     tried = CompiledGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
-    assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(off(coded, exact), abs=ROUNDING)
+    assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(error(coded, exact), abs=ROUNDING)
     assert tried.error({}) == 0
-    assert 10 * ROUNDING < off(coded, exact) < 0.1
+    assert 10 * ROUNDING < error(coded, exact) < 0.1
 
 
-def test_whole_tensors_are_the_exact_gradient() -> None:
-    model, x = stack(layers=1)
-    exact = gradient(model, model(x))
-    method = EveryTensor(8)
-    whole = type("Whole", (EveryTensor,), {"at": lambda self, site: None})(8)
-    assert off(gradient(model, run(model, CodedPartitioner(whole), (x,), {})), exact) < ROUNDING
-    assert off(gradient(model, run(model, CodedPartitioner(method), (x,), {})), exact) > 10 * ROUNDING
-
-
-@pytest.mark.slow
 def test_of_a_stand_in_and_a_loss() -> None:
     """A model on the meta device, with the errors of its stand-in."""
     model, x = stack(layers=1)
@@ -99,30 +89,6 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
         task._may_miss({"a: mm", "b: mm"}, 10, 1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "samples"), [(16, [2, 4]), (4, [2, None])])
-def test_more_samples_are_tried_until_they_are_cut_alike(count: int, samples: list[int | None]) -> None:
-    """As of a GPT, which adds a table of positions to each sample; None: the whole batch."""
-    torch.manual_seed(0)
-
-    class Adding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.norm = nn.Embedding(64, 64), nn.LayerNorm(64)
-            self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.norm(x + self.table(torch.arange(64)))
-            result: Tensor = self.second(nn.functional.gelu(self.first(h)))
-            return result
-
-    task = CompiledTask(nn.Sequential(nn.Linear(64, 64), Adding()), call_of(torch.randn(count, 64, 64)))
-    step = task.step()
-    assert set(task.errors((), step)) == {site.name for site in step.sites}
-    assert task._samples == samples
-
-
-@pytest.mark.slow
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plans = front(model, x, plan=planned(), compiled=True, count=3)

@@ -1,25 +1,23 @@
 """Plans for compiled models: what the planned model saves, and its sites, also in parts."""
 
 import random
-from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor_config
-from torch._subclasses import FakeTensor
 
 import actfit
 from actfit import Plan, make_plan, saved_bytes
 from actfit.kernels.compression import private
 from actfit.kernels.compression.partitioner import CodedPartitioner
 from actfit.kernels.compression.parts import PlannedParts
-from actfit.kernels.compression.planning import CompiledTask, run
+from actfit.kernels.compression.planning import run
 from actfit.kernels.methods.every_tensor import EveryTensor
-from actfit.kernels.planning.batches import call_of
+from tests.kernels.compression.graphs import error
 from tests.kernels.compression.models import Attention, Llama
-from tests.kernels.compression.plans import gradient, off, partitioner, planned, saved, stack
+from tests.kernels.compression.plans import gradient, partitioner, planned, saved, stack
 
 
 def test_a_share_of_what_is_kept() -> None:
@@ -52,7 +50,7 @@ def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
     assert [graph.after for graph in actfit.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
     # Other rounding in compiled code may move a code by a step: a few in ten thousand, less than one in a hundred.
-    assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
+    assert error(compiled_gradient, same) < 0.1 * plan.errors.measured
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
@@ -71,65 +69,8 @@ def test_dropout_under_inductor() -> None:
     assert graph.after == plan.planned.kept
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
-@pytest.mark.slow
-@pytest.mark.repeats
-def test_copies_of_what_convolutions_are_given() -> None:
-    """They come on top of what was planned: the pictures, and weights with a window. There are none channels last."""
-    torch.manual_seed(0)
-    layers = (
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.SiLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.SiLU(),
-        nn.Conv2d(64, 32, 1),
-    )
-    model, x = nn.Sequential(*layers), torch.randn(8, 16, 16, 16)
-    assert _beside_the_plan(model, x) == sum(tensor.nbytes for tensor in (x, layers[0].weight, layers[2].weight))
-    last = torch.channels_last
-    assert _beside_the_plan(model.to(memory_format=last), x.to(memory_format=last)) == 0
-
-
-def _beside_the_plan(model: nn.Module, x: Tensor) -> int:
-    """Bytes that compiled code saves and the plan does not have."""
-    plan = make_plan(model, x, 0.25, compiled=True, goal="error")
-    torch.compiler.reset()
-    with inductor_config.patch(force_disable_caches=True):
-        compiled = torch.compile(model, options=actfit.options(plan=plan), dynamic=False)
-        return saved_bytes(compiled, x).total - plan.planned.kept
-
-
 # Dynamo looks at the gradient of such an input.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-class Broken(nn.Module):
-    """Two graphs, of one layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = Llama()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x)
-        torch._dynamo.graph_break()
-        result: Tensor = self.layer(y)
-        return result
-
-
-@an_activation_as_an_input
-@pytest.mark.slow
-def test_a_layer_in_two_graphs_has_its_sites_once() -> None:
-    torch.manual_seed(0)
-    model, x = Broken(), torch.randn(8, 32, 64)
-    task = CompiledTask(model, call_of(x))
-    step = task.step()
-    names = [site.name for site in step.sites]
-    assert len(set(names)) == len(names)
-    plan = make_plan(model, x, 0.12, compiled=True, goal="error")
-    cut, kept = saved(model, plan, x)
-    assert len(cut.graphs) > 1
-    assert sum(graph.after for graph in cut.graphs) == kept == plan.planned.kept
 
 
 class Loop(nn.Module):
@@ -158,26 +99,6 @@ def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
     cut, kept = saved(model, plan, x)
     assert sum(graph.after for graph in cut.graphs) < kept / 2
     assert kept == plan.planned.kept <= 0.2 * plan.stock.kept
-
-
-class Cached(nn.Module):
-    """Its table is made at the first call, outside of graphs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.table = Llama(), cache(partial(torch.linspace, 0, 1))
-        self.not_compiled = torch._dynamo.disable(lambda: self.table(64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x * self.not_compiled())
-        return result
-
-
-def test_no_fake_tensors_are_left() -> None:
-    torch.manual_seed(0)
-    model = Cached()
-    assert make_plan(model, torch.randn(8, 32, 64), 0.12, compiled=True, goal="error").sites
-    assert not isinstance(model.table(64), FakeTensor)
 
 
 @pytest.mark.slow

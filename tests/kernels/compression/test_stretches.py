@@ -54,28 +54,6 @@ def test_what_neighbouring_products_and_attention_read_is_decoded_once() -> None
     assert sorted(counts.values()) == [1, 1, 1, 2]
 
 
-class Late(Attention):
-    """With a key that is made of the query; and the output used far from attention."""
-
-    def __init__(self, between: nn.Module) -> None:
-        super().__init__()
-        self.between = between
-
-    def forward(self, x: Tensor) -> Tensor:
-        query = self.query(x)
-        key, value = self.key(query.tanh()), self.value(x)
-        heads = F.scaled_dot_product_attention(split(query), split(key), split(value)).transpose(1, 2).flatten(2)
-        result: Tensor = self.last(self.between(heads) * heads)
-        return result
-
-
-def test_attention_holds_nothing_where_others_are_decoded_before_its_backward_pass() -> None:
-    """Else three tensors would be held while what lies between its output and its use is decoded."""
-    between = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-    alone, beside = decodings(Late(nn.Linear(32, 32))), decodings(Late(between))
-    assert [beside[name] - alone[name] for name in ("addmm", "addmm_1", "addmm_2")] == [1, 1, 1]
-
-
 def test_what_a_product_reads_no_function_of_is_decoded_again() -> None:
     """GELU's input would be held whole while the product between GELU and its derivative runs."""
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))

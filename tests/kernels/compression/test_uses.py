@@ -63,31 +63,8 @@ def test_dtypes_layouts_and_ties(case: str) -> None:
         assert same(step.again(partitioner()), exact)
 
 
-@pytest.mark.slow
-def test_weights_as_arguments() -> None:
-    """As inputs with a gradient they are coded, too; the error has the same bound."""
-    model, x = models.mlp(), torch.randn(64, 32)
-    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
-    step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
-    step.run(weights, x).backward()
-    cut, exact = partitioner(bits=BITS), step.again(stock)
-    assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
-    with full_width():
-        assert same(step.again(partitioner()), exact)
-
-
 def output_of(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return compiled(model, partitioner(bits=BITS), fullgraph=True)(x), list(model.parameters())
-
-
-@pytest.mark.slow
-def test_several_backwards() -> None:
-    y, weights = output_of(models.mlp(), torch.randn(64, 32))
-    first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))
-    assert all(map(torch.equal, first, again))
-    torch.autograd.grad(y.sum(), weights)
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(y.sum(), weights)
 
 
 @pytest.mark.slow
@@ -124,17 +101,6 @@ def test_without_gradients_nothing_is_coded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_around(reentrant: bool) -> None:
-    """Forward runs again and gives the same codes."""
-    model, x = models.mlp(), torch.randn(64, 32, requires_grad=reentrant)
-    run = compiled(model, partitioner(bits=BITS))
-    expected = gradients(model, run, x)
-    again = gradients(model, lambda x: checkpoint(run, x, use_reentrant=reentrant), x)
-    assert all(map(torch.equal, again, expected))
-
-
-@pytest.mark.slow
 def test_an_order_that_is_computed_again_is_forwards() -> None:
     """The gradient of the bias uses the coded tensor only for its order, which 2 bits would change."""
 
@@ -167,3 +133,13 @@ def test_what_backward_changes_is_read_before() -> None:
     values, old, new = torch.randn(3, 64)
     result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
     assert torch.equal(result, values * old)
+
+
+@pytest.mark.slow
+def test_several_backwards() -> None:
+    y, weights = output_of(models.mlp(), torch.randn(64, 32))
+    first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+    torch.autograd.grad(y.sum(), weights)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y.sum(), weights)

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 
-from actfit.kernels.compression import private, splice
+from actfit.kernels.compression import private
 from actfit.kernels.compression.nodes import WAITS_BY, cone, is_product
 from actfit.kernels.compression.regions import work_in_parts
-from tests.kernels.compression.cuts import Step
-from tests.kernels.compression.graphs import partitioner
 from tests.kernels.compression.in_parts import FUNCTIONS, Mixed, cuts_of, loop_of, written
 
 aten = torch.ops.aten
@@ -75,21 +73,3 @@ def test_what_some_loops_do_not_read_is_awaited(name: str) -> None:
     wait.meta[WAITS_BY] = module.graph.find_nodes(op="call_function", target=aten.select.int)[0]
     work_in_parts(module.graph, {next(iter(kept.users)): kept.args[0]})
     assert bool(module.graph.find_nodes(op="call_function", target=aten.bitwise_or.Tensor)) == waits
-
-
-def test_decoding_waits_for_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number is there from the beginning, and would order nothing."""
-    monkeypatch.setattr(splice, "work_in_parts", lambda graph, decoded: modules.append(graph.owning_module))
-    modules: list[fx.GraphModule] = []
-    Step(Mixed(FUNCTIONS["a constant"]), partitioner(bits=4)).run(torch.randn(4, 16, 32)).sum().backward()
-    assert awaited(modules[0])
-    assert all(node.all_input_nodes or node.op == "placeholder" for node in awaited(modules[0]))
-
-
-def test_what_a_product_reads_beside_a_result_waits_for_it() -> None:
-    """The input of the last layer is decoded once the gradient before it is there, not in the loops that make it."""
-    model = nn.Sequential(nn.Linear(32, 64), nn.Sigmoid(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 32))
-    _, _, (module,) = cuts_of(model, torch.randn(16, 32))
-    assert len(written(module)) == 4
-    for node in written(module):
-        assert any(made.target is aten.bitwise_or.Tensor for made in cone(node))

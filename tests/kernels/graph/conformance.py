@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from actfit import Handle, compress
+from actfit.kernels.engine import dense
 from actfit.kernels.methods.expected_error import expected_error
-from tests.kernels.graph.steps import plain_hook
 
 BITS, SMALLEST = 8, 128
 # Of a gradient that is made of two coded tensors, whose errors point in the same direction.
@@ -92,6 +93,19 @@ def error(got: Outcome, exact: Outcome) -> float:
         for parts in ([a - b for a, b in pairs], [b for _, b in pairs])
     )
     return (apart / (whole or 1.0)) ** 0.5
+
+
+def plain_hook(model: nn.Module, bits: int, smallest: int, group: int = 64) -> Any:
+    """Saved-tensor hooks that code each floating-point tensor but parameters, whatever it is for."""
+    kept = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def pack(x: Tensor) -> Callable[[], Tensor]:
+        if not x.is_floating_point() or x.numel() < smallest or x.untyped_storage().data_ptr() in kept:
+            return lambda: x
+        codes, shape, dtype = dense.encode(x.detach().reshape(-1), None, group, bits), x.shape, x.dtype
+        return lambda: dense.decode(*codes, group, shape.numel(), dtype).view(shape)
+
+    return saved_tensors_hooks(pack, lambda made: made())
 
 
 def assert_kept(

@@ -1,6 +1,7 @@
 """Small networks of repeated blocks."""
 
 import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -38,8 +39,28 @@ def pair(made: nn.Module | None = None, **options: Any) -> tuple[nn.Module, nn.M
     return stock, ours, compress(ours, **options)
 
 
+def tower(width: int = 64) -> nn.Sequential:
+    """Two layers with the same weights at each call."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, 32))
+
+
 def batch(rows: int = 96, width: int = WIDTH) -> Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(1))
+
+
+def loss_of(model: nn.Module) -> Tensor:
+    made: Tensor = model(batch()).square().sum()
+    return made
+
+
+def steps(models: Iterable[nn.Module], call: Callable[[nn.Module], Tensor] = loss_of, count: int = 1) -> None:
+    """Steps of each model from the same random numbers; the last one's gradients stay."""
+    for model in models:
+        for _ in range(count):
+            model.zero_grad()
+            torch.manual_seed(3)
+            call(model).backward()
 
 
 def gradients(model: nn.Module) -> list[Tensor | None]:

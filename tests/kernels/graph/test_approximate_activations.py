@@ -2,7 +2,6 @@
 
 import copy
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from torch.nn import functional as F
 
 from actfit import compress
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.methods.approximate_activations import fixed_range_error, reach, shrinkage, step
-from tests.kernels.graph.nets import assert_same, batch, net, pair
+from tests.kernels.graph.nets import assert_same, batch, net
 
 CHANNELS = 32
 SHAPES = {
@@ -100,18 +98,6 @@ def test_bytes_are_as_predicted() -> None:
     assert kept == {"4 bits": x.numel() // 2 + 8 * CHANNELS, "1 bit": x.numel() // 8}
 
 
-@pytest.mark.parametrize("bits", [2, 4])
-def test_the_largest_numbers_of_float16(bits: int) -> None:
-    norm = nn.Sequential(nn.BatchNorm1d(8))
-    compress(norm, policy=f"approximate-activations-{bits}")
-    x = torch.randn(64, 8).half()
-    x[0, 0], x[1, 0] = 65504, -65504
-    with torch.autocast("cpu", torch.float16, enabled=False):
-        norm(x.requires_grad_()).float().sum().backward()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-
-
 def test_all_else_is_saved_by_groups() -> None:
     """Norms of rows, and batch norms that run by averages."""
     frozen = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64).eval(), nn.ReLU(), nn.Linear(64, 64))
@@ -122,15 +108,6 @@ def test_all_else_is_saved_by_groups() -> None:
         for made in (model, other):
             made(batch()).square().mean().backward()
         assert_same(model, other)
-
-
-@pytest.mark.parametrize("options", [{"policy": "approximate-activations-2"}, {"bits": 2}], ids=str)
-def test_what_has_no_codes_is_exact(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partitioner, "smallest", 1 << 20)
-    stock, ours, _ = pair(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)), **options)
-    for model in (stock, ours):
-        model(batch()).square().mean().backward()
-    assert_same(ours, stock)
 
 
 def test_rounding_does_not_go_with_a_policy() -> None:
@@ -187,7 +164,7 @@ def gradients(model: nn.Module) -> list[list[Tensor]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"policy": "approximate-activations-4"}, {"bits": 4}], ids=str)
-@pytest.mark.parametrize("blocks", [2, 6, 18])
+@pytest.mark.parametrize("blocks", [2, 6])
 def test_errors_do_not_compound_with_depth_and_stay_below_the_noise_of_batches(blocks, options):
     """The bounds hold for all depths; the first layer's gradient gathers the errors of all others."""
     model = resnet(blocks)

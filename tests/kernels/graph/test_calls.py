@@ -1,21 +1,17 @@
 """Calls of compressed models: hooks, copies, sizes, errors, random numbers, what is frozen and shared."""
 
-import copy
-import io
-import pickle
-import threading
-import warnings
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from actfit import KernelError, compress
 from actfit.kernels import private
 from actfit.kernels.graph.capture import Captured
-from tests.kernels.graph.nets import Block, assert_same, batch, gradients, net, pair
+from tests.kernels.copies import each_copy
+from tests.kernels.graph.nets import Block, assert_same, batch, gradients, loss_of, net, pair, steps
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -43,11 +39,10 @@ def test_hooks_are_called(late: bool) -> None:
 
 def test_a_forward_hook_may_change_what_a_layer_returns() -> None:
     stock, ours, _ = pair()
-    ours(batch()).sum().backward()
-    ours.zero_grad()
+    steps((ours,))
     for model in (stock, ours):
         model[0].norm.register_forward_hook(lambda _, __, made: made * 2)
-        model(batch()).square().sum().backward()
+    steps((stock, ours))
     assert_same(ours, stock)
 
 
@@ -63,29 +58,18 @@ def test_without_gradients_stock_runs_and_dynamo_is_not_entered(monkeypatch: pyt
 
 def test_eval_with_gradients_is_exact() -> None:
     stock, ours, _ = pair(net(dropout=0.5).eval())
-    for model in (stock, ours):
-        model(batch()).square().sum().backward()
+    steps((stock, ours))
     assert_same(ours, stock)
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+@each_copy
 @pytest.mark.parametrize("called", [False, True])
-def test_copies_stay_compressed(way: str, called: bool) -> None:
+def test_copies_stay_compressed(copied: Callable[[nn.Module], nn.Module], called: bool) -> None:
     stock, ours, _ = pair()
     if called:
-        ours(batch()).sum().backward()
-        ours.zero_grad()
-    if way == "deepcopy":
-        made = copy.deepcopy(ours)
-    elif way == "pickle":
-        made = pickle.loads(pickle.dumps(ours))
-    else:
-        file = io.BytesIO()
-        torch.save(ours, file)
-        file.seek(0)
-        made = torch.load(file, weights_only=False)
-    for model in (stock, made):
-        model(batch()).square().sum().backward()
+        steps((ours,))
+    made = copied(ours)
+    steps((stock, made))
     assert_same(made, stock)
     calls = [block.__dict__["forward"] for block in made]
     assert all(isinstance(call, Captured) for call in calls)
@@ -98,9 +82,7 @@ def test_all_sizes_are_captured() -> None:
     stock, ours, handle = pair()
     for rows in range(100, 112):
         runs = ours[0].forward.engine.runs
-        for model in (stock, ours):
-            model.zero_grad()
-            model(batch(rows)).square().sum().backward()
+        steps((stock, ours), lambda model, rows=rows: model(batch(rows)).square().sum())
         assert_same(ours, stock)
         assert ours[0].forward.engine.runs == runs + 2
     assert len(handle.report.graphs) < 5  # symbolic sizes
@@ -130,9 +112,7 @@ def test_numbers_as_arguments() -> None:
     stock, ours, _ = pair(Scaled())
     for k in range(12):
         runs = ours.blocks[0].forward.engine.runs
-        for model in (stock, ours):
-            model.zero_grad()
-            model(batch(), 1.0 + k / 10).square().sum().backward()
+        steps((stock, ours), lambda model, k=k: model(batch(), 1.0 + k / 10).square().sum())
         assert_same(ours, stock)
         assert ours.blocks[0].forward.engine.runs == runs + 2
 
@@ -186,9 +166,7 @@ def test_autocast(inside: bool) -> None:
         if not inside:
             loss.backward()
     assert_same(ours, stock)
-    for model in (stock, ours):  # and without it from then on
-        model.zero_grad()
-        model(batch()).square().sum().backward()
+    steps((stock, ours))  # and without it from then on
     assert_same(ours, stock)
 
 
@@ -211,19 +189,13 @@ def test_frozen_parts() -> None:
     made[0].requires_grad_(False)
     made[1].up.requires_grad_(False)
     stock, ours, _ = pair(made)
-    for model in (stock, ours):
-        model(batch()).square().sum().backward()
+    steps((stock, ours))
     assert_same(ours, stock)
-    for model in (stock, ours):  # thawed after the first step
-        model.zero_grad()
-        model.requires_grad_(True)
-        model(batch()).square().sum().backward()
-    assert_same(ours, stock)
-    for model in (stock, ours):  # and frozen again
-        model.zero_grad()
-        model[2].requires_grad_(False)
-        model(batch()).square().sum().backward()
-    assert_same(ours, stock)
+    for place, wanted in ((..., True), (2, False)):  # thawed after the first step, and frozen again
+        for model in (stock, ours):
+            (model if place is ... else model[place]).requires_grad_(wanted)
+        steps((stock, ours))
+        assert_same(ours, stock)
 
 
 def test_tied_weights() -> None:
@@ -231,21 +203,18 @@ def test_tied_weights() -> None:
     made[1].up.weight = made[0].up.weight
     made[1].down = made[0].down
     stock, ours, _ = pair(made)
-    for model in (stock, ours):
-        model(batch()).square().sum().backward()
+    steps((stock, ours))
     assert_same(ours, stock)
 
 
 def test_parts_exchanged_after_the_first_step() -> None:
     stock, ours, _ = pair()
+    steps((stock, ours))
     for model in (stock, ours):
-        model(batch()).sum().backward()
         torch.manual_seed(5)
-        model[0].up = nn.Linear(64, 96)
-        model[0].down = nn.Linear(96, 64)
+        model[0].up, model[0].down = nn.Linear(64, 96), nn.Linear(96, 64)
         model[1].down.weight = nn.Parameter(torch.randn(64, 128))
-        model.zero_grad()
-        model(batch()).square().sum().backward()
+    steps((stock, ours))
     assert_same(ours, stock)
 
 
@@ -263,66 +232,14 @@ def test_optimizers_steps() -> None:
 @pytest.mark.skipif(private.release() < (2, 11), reason="torch itself raises where two threads capture at once")
 def test_several_threads() -> None:
     stock, ours, _ = pair()
-    stock(batch()).square().sum().backward()
-    results: list[Any] = []
+    steps((stock,))
 
-    def work() -> None:
-        try:
-            x = batch().requires_grad_()
-            results.append(torch.autograd.grad(ours(x).square().sum(), list(ours.parameters())))
-        except Exception as error:
-            results.append(error)
+    def work(_: int) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(loss_of(ours), list(ours.parameters()))
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        assert not isinstance(result, Exception), result
-        assert all(torch.equal(a, b) for a, b in zip(result, gradients(stock), strict=True))
-
-
-class Several(nn.Module):
-    """Returns a dictionary, whose second value only some losses use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.main, self.side = nn.Linear(64, 64), nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> dict[str, Any]:
-        return {"main": F.gelu(self.main(x)), "side": (F.gelu(self.side(x)), None)}
-
-
-class WithSeveral(nn.Module):
-    """Two blocks in a row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Several() for _ in range(2))
-
-    def forward(self, x: Tensor, side: bool) -> Tensor:
-        total = x.new_zeros(())
-        for block in self.blocks:
-            made = block(x)
-            x = made["main"]
-            if side:
-                total = total + made["side"][0].sum()
-        return total + x.square().sum()
-
-
-def test_several_results() -> None:
-    stock, ours, _ = pair(WithSeveral())
-    for model in (stock, ours):
-        model(batch(), True).backward()
-    assert_same(ours, stock)
-
-
-def test_results_that_the_loss_does_not_use() -> None:
-    stock, ours, _ = pair(WithSeveral())
-    for model in (stock, ours):
-        model(batch(), False).backward()
-    assert_same(ours, stock)
+    with ThreadPoolExecutor(3) as threads:
+        for result in threads.map(work, range(3)):
+            assert all(torch.equal(a, b) for a, b in zip(result, gradients(stock), strict=True))
 
 
 def test_in_place_operations() -> None:
@@ -355,19 +272,9 @@ def test_batch_norms_statistics() -> None:
         return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())
 
     stock, ours, _ = pair(nn.Sequential(block(), block()))
-    for model in (stock, ours):
-        for _ in range(2):
-            model(batch()).square().sum().backward()
+    steps((stock, ours), count=2)
     assert_same(ours, stock)
     assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), stock.buffers(), strict=True))
-
-
-def test_warnings_are_none() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # Dynamo asks, and hides it
-        _, ours, _ = pair(bits=8)
-        ours(batch()).sum().backward()
 
 
 def test_what_is_captured_whole_says_that_other_methods_are_not() -> None:

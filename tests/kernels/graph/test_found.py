@@ -5,187 +5,23 @@ import inspect
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.compiler import nested_compile_region
-from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from actfit import KernelError, compress
-from tests.kernels.graph.conformance import MOST, Net, assert_kept, cases, equal, outcome
-from tests.kernels.graph.nets import assert_same, gradients, pair
-
-
-def tower(width: int = 64) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, 32))
-
-
-class Experts(nn.Module):
-    """Of two experts, one sees the tokens that it is given; how many depends on the data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router, self.expert = nn.Linear(32, 2), tower()
-
-    def forward(self, x: Tensor) -> Tensor:
-        own = (self.router(x).argmax(1) == 0).nonzero().squeeze(1)
-        return x.index_add(0, own, self.expert(x[own]))
-
-
-class Region(nn.Module):
-    """A block whose graph torch.compile would share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.tower = nn.LayerNorm(32), tower()
-
-    @nested_compile_region
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = x + self.tower(self.norm(x))
-        return made
-
-
-class Cells(nn.Module):
-    """Recurrent cells in a loop of the user's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.LSTMCell(32, 32), nn.GRUCell(32, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h, c = self.first(x)
-        for _ in range(2):
-            h, c = self.first(x, (h, c))
-            h = self.second(x, h)
-        made: Tensor = h
-        return made
-
-
-class Norm(torch.autograd.Function):
-    """An RMS norm of another library, which saves its statistic."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        scale = x.square().mean(-1, keepdim=True).rsqrt()
-        ctx.save_for_backward(x, scale)
-        return x * scale
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        x, scale = ctx.saved_tensors
-        y, grad = x * scale, given[0]
-        return (grad - y * (grad * y).mean(-1, keepdim=True)) * scale
-
-
-class Attention(torch.autograd.Function):
-    """Saves its log-sum-exp, as flash attention does."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = q @ k.mT
-        total = logits.logsumexp(-1)
-        result = (logits - total[..., None]).exp() @ v
-        ctx.save_for_backward(q, k, v, result, total)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, result, total = ctx.saved_tensors
-        p, grad = (q @ k.mT - total[..., None]).exp(), given[0]
-        inner = p * (grad @ v.mT - (grad * result).sum(-1, keepdim=True))
-        return inner @ k, inner.mT @ q, p.mT @ grad
-
-
-def reused(net: Net, x: Tensor) -> Tensor:
-    """A mask is changed after its use."""
-    q = net[0](x).view(1, 4, -1, 8)
-    mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
-    first = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-    mask.fill_(True)
-    return first + F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-
-
-products = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
-
-
-class Selective(nn.Module):
-    """Saves the results of some products, and computes all else again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tower = nn.Sequential(tower(), nn.Dropout(0.1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = x + checkpoint(self.tower, x, use_reentrant=False, context_fn=products)
-        return made
-
-
-def parametrized(by: Callable[..., Any]) -> nn.Sequential:
-    net = tower()
-    by(net[0])
-    return net
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "experts": Experts,
-    "blocks of experts": lambda: nn.Sequential(Experts(), Experts()),
-    "regions": lambda: nn.Sequential(Region(), Region()),
-    "recurrent cells": Cells,
-    "weight norm": lambda: parametrized(nn.utils.parametrizations.weight_norm),
-    "spectral norm": lambda: parametrized(nn.utils.parametrizations.spectral_norm),
-    "complex numbers": lambda: Net(
-        lambda net, x: (lambda z: (z * z.roll(1)).real)(torch.fft.rfft(net[0](x))), nn.Linear(32, 64)
-    ),
-    "a norm of another library": lambda: Net(
-        lambda net, x: Norm.apply(net[0](x)) * Norm.apply(net[1](x)), nn.Linear(32, 64), nn.Linear(32, 64)
-    ),
-    "attention of another library": lambda: Net(
-        lambda net, x: net[1](Attention.apply(*net[0](x).chunk(3, -1))), nn.Linear(32, 96), nn.Linear(32, 32)
-    ),
-    "a mask that is used again": lambda: Net(reused, nn.Linear(32, 32)),
-    "selective checkpoints": lambda: nn.Sequential(Selective(), Selective()),
-    "parts that are the same": lambda: nn.Sequential(*[tower()] * 2),
-}
-
-
-@cases(MODELS, ["weight norm", "attention of another library"])
-def test_models(name: str) -> None:
-    torch.manual_seed(0)
-    assert_kept(MODELS[name](), torch.randn(96, 32))
-
-
-SPARSE = torch.eye(96).to_sparse()
-NOT_CAPTURED: dict[str, Callable[[], nn.Module]] = {
-    "a sparse product": lambda: Net(lambda net, x: F.gelu(torch.sparse.mm(SPARSE, net[0](x))), nn.Linear(32, 64)),
-    "long short-term memory": lambda: Net(lambda net, x: net[0](x)[0], nn.LSTM(32, 32, 2, dropout=0.2)),
-    "gated recurrent unit": lambda: Net(lambda net, x: net[0](x)[0], nn.GRU(32, 32, bidirectional=True)),
-    "cumulative batch norm": lambda: nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64, momentum=None), nn.ReLU()),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("bits", [None, 8])
-@pytest.mark.parametrize("name", NOT_CAPTURED)
-def test_what_runs_as_stock_says_so(name: str, bits: int | None) -> None:
-    torch.manual_seed(0)
-    stock, ours, handle = pair(NOT_CAPTURED[name](), bits=bits)
-    x = torch.randn(96, 32)
-    with pytest.warns(UserWarning, match="ran as stock"):
-        got = outcome(ours, x)
-    assert handle.stock == {"": "no graph was captured"}
-    assert "the model runs as stock: no graph was captured" in str(handle)
-    assert all(equal(*parts) for parts in zip(got, outcome(stock, x), strict=True))
+from tests.kernels.graph.conformance import MOST, equal, outcome
+from tests.kernels.graph.nets import assert_same, gradients, pair, steps, tower
 
 
 def old_weight_norm() -> nn.Module:
     """Its weight is a tensor with a graph, which is an attribute of a module."""
-    return parametrized(nn.utils.weight_norm)
+    net = tower()
+    nn.utils.weight_norm(net[0])
+    return net
 
 
 class Aside(nn.Module):
@@ -267,13 +103,6 @@ def test_wrapped_tensors(given: Callable[[], Tensor]) -> None:
     assert_same(ours, stock)
 
 
-def test_batches_of_gradients() -> None:
-    stock, ours, _ = pair(tower())
-    x, directions = torch.randn(64, 32, requires_grad=True), torch.randn(3, 64, 32)
-    got, expected = (torch.autograd.grad(model(x), x, directions, is_grads_batched=True)[0] for model in (ours, stock))
-    assert torch.equal(got, expected)
-
-
 def changes_output(model: nn.Module, x: Tensor) -> Tensor:
     made: Tensor = model(x).mul_(2)
     return made
@@ -303,14 +132,14 @@ def test_what_backward_needs_must_not_change(changed: Callable[[nn.Module, Tenso
             changed(model, torch.randn(64, 32)).sum().backward()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_to_another_dtype_between_steps(dtype: torch.dtype) -> None:
+ROWS = torch.linspace(-2, 2, 64 * 32).view(64, 32)
+
+
+def test_to_another_dtype_between_steps() -> None:
     stock, ours, _ = pair(tower())
-    ours(torch.randn(64, 32)).sum().backward()
-    ours.zero_grad()
-    for model in (stock, ours):
-        model.to(dtype)(torch.linspace(-2, 2, 64 * 32, dtype=dtype).view(64, 32)).square().sum().backward()
-    assert_same(ours, stock)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        steps((stock, ours), lambda model, dtype=dtype: model.to(dtype)(ROWS.to(dtype)).square().sum())
+        assert_same(ours, stock)
 
 
 def test_weights_that_come_later() -> None:
@@ -318,8 +147,7 @@ def test_weights_that_come_later() -> None:
         ours = tower()
     handle, stock = compress(ours), tower()
     ours.to_empty(device="cpu").load_state_dict(stock.state_dict())
-    for model in (stock, ours):
-        model(torch.linspace(-2, 2, 64 * 32).view(64, 32)).square().sum().backward()
+    steps((stock, ours), lambda model: model(ROWS).square().sum())
     assert_same(ours, stock)
     assert handle.report.graphs
 
@@ -335,8 +163,7 @@ def test_compiled_parts(way: str) -> None:
         ours[1] = torch.compile(ours[1], backend="aot_eager")
     run = torch.compile(ours, backend="aot_eager") if way == "all, before" else ours
     handle = compress(run)
-    for model in (stock, run):
-        model(torch.linspace(-2, 2, 64 * 32).view(64, 32)).square().sum().backward()
+    steps((stock, run), lambda model: model(ROWS).square().sum())
     assert all(map(torch.equal, gradients(ours), gradients(stock)))
     assert handle.report.graphs
 
@@ -376,3 +203,10 @@ def test_other_compilers_see_stock() -> None:
         KernelError, match=r"^model must be stock for torch\.jit\.script, .*; call remove\(\) of its handle"
     ):
         torch.jit.script(ours)
+
+
+def test_batches_of_gradients() -> None:
+    stock, ours, _ = pair(tower())
+    x, directions = torch.randn(64, 32, requires_grad=True), torch.randn(3, 64, 32)
+    got, expected = (torch.autograd.grad(model(x), x, directions, is_grads_batched=True)[0] for model in (ours, stock))
+    assert torch.equal(got, expected)

@@ -53,17 +53,6 @@ def test_generation_between_steps(cache: bool) -> None:
     assert handle.report.graphs
 
 
-def test_padding_and_positions() -> None:
-    stock, ours, handle = pair(llama())
-    mask = torch.ones(2, 24, dtype=torch.long)
-    mask[0, :7] = 0
-    for model in (stock, ours):
-        step(model, attention_mask=mask)
-        step(model, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
-    assert_same(ours, stock)
-    assert not handle.stock
-
-
 @pytest.mark.parametrize("adapter", ADAPTED)
 @pytest.mark.parametrize("late", [False, True])
 def test_adapters(adapter: str, late: bool) -> None:

@@ -144,8 +144,7 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {  # of [4, 3, 8, 8]
 
 
 @cases(IMAGES, ["residual", "bilinear"])
-@pytest.mark.parametrize("training", [True, False], ids=["", "eval"])
-@pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])
+@pytest.mark.parametrize(("training", "last"), [(True, False), (False, True)], ids=["", "eval, channels last"])
 def test_images(name: str, training: bool, last: bool) -> None:
     form = torch.channels_last if last else torch.contiguous_format
     net = IMAGES[name]().to(memory_format=form).train(training)

@@ -12,7 +12,6 @@ from actfit import Plan, compress, make_plan
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.memory import saved_bytes
-from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.methods import every_tensor
 from tests.kernels.graph.nets import assert_same, batch, net
 
@@ -58,14 +57,6 @@ def test_a_plan_keeps_its_promises(made: tuple[nn.Module, Tensor, Plan]) -> None
     assert {site.bits for site in plan.sites if site.bits} == {int(form.split()[0]) for form in crossing - {"whole"}}
 
 
-def test_layers_that_are_planned_alike_share_a_graph(made: tuple[nn.Module, Tensor, Plan]) -> None:
-    model, x, plan = made
-    ours = copy.deepcopy(model)
-    handle = compress(ours, plan=plan)
-    gradient_of(ours, x)
-    assert len(handle.report.graphs) == len({plan.method.under(str(layer)) for layer in range(3)})
-
-
 def test_a_plan_without_codes_is_exact() -> None:
     model, x = net(layers=3), batch(ROWS)
     ours = copy.deepcopy(model)
@@ -98,12 +89,6 @@ def test_a_plan_can_be_saved(made: tuple[nn.Module, Tensor, Plan], tmp_path: Pat
     assert torch.equal(gradient_of(first, x), gradient_of(second, x))
 
 
-def test_planning_leaves_the_model_as_it_was(made: tuple[nn.Module, Tensor, Plan]) -> None:
-    model, *_ = made
-    assert not any("forward" in vars(module) for module in model.modules())
-    assert all(p.grad is None for p in model.parameters())
-
-
 def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tensor, Plan]) -> None:
     model, _, plan = made
     with pytest.raises(KernelError, match="plan must be for compress, got one of a compiled model"):
@@ -122,6 +107,10 @@ def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tens
         ({"bits": 4, "targets": 1}, "targets must go with loss"),
         ({"fit": "two", "inputs": torch.ones(2, 64)}, "budget must be bytes"),
         ({"plan": 3}, "plan must be a plan or the path of one"),
+        ({"plan": "none.json"}, "plan must be a file that can be read"),
+        ({"fit": 0.2, "plan": "x.json"}, "fit must be left out with plan"),
+        ({"plan": "x.json", "rounding": "nearest"}, "bits and rounding must be left out with plan"),
+        ({"fit": 0.2, "inputs": torch.ones(2, 64), "loss": 3}, "loss must be a function"),
     ],
 )
 def test_arguments(options: dict[str, object], message: str) -> None:
@@ -129,13 +118,3 @@ def test_arguments(options: dict[str, object], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         compress(model, **options)  # type: ignore[arg-type]
     assert not any("forward" in vars(module) for module in model.modules())
-
-
-def test_bytes_of_a_compressed_model_are_those_that_it_saves() -> None:
-    """Before its first call, on fake tensors, and after it."""
-    model, x = net(), batch(ROWS)
-    handle = compress(model, bits=4)
-    before = saved_bytes(model, x).total
-    real = saved_bytes(model, x, fake=False).total
-    assert before == real == sum(graph.after for graph in handle.report.graphs)
-    assert before < peak_bytes(model, x)

@@ -1,7 +1,7 @@
 """Random small modules: exact bit for bit, and with bits the same forward and the same Nones."""
 
+import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import compress
-from tests.kernels.graph.nets import assert_same, pair
-from tests.kernels.graph.steps import step
+from tests.kernels.graph.conformance import equal, outcome
 
 pytestmark = pytest.mark.slow
 
@@ -97,40 +96,18 @@ class Blocks(nn.Module):
         return made
 
 
-def blocks(operations: list[Operation], both: bool) -> tuple[Blocks, dict[str, Any]]:
-    torch.manual_seed(0)
-    return Blocks(operations, both), {"x": torch.randn(ROWS, WIDTH, requires_grad=True)}
-
-
 @settings(max_examples=12, deadline=None)
 @given(OPERATIONS, st.booleans(), st.booleans())
-def test_exact_bit_for_bit(operations: list[Operation], both: bool, needs: bool) -> None:
-    made, inputs = blocks(operations, both)
-    stock, ours, handle = pair(made)
-    of_each = []
-    for model in (stock, ours):
-        torch.manual_seed(3)
-        x = inputs["x"].detach().clone().requires_grad_(needs)
-        loss = model(x)
-        if loss.requires_grad:
-            loss.backward()
-        of_each.append((loss.detach(), x.grad))
-    assert torch.equal(of_each[0][0], of_each[1][0]) or of_each[0][0].isnan()
-    assert (of_each[0][1] is None) == (of_each[1][1] is None)
-    if not of_each[0][0].isnan():
-        assert_same(ours, stock)
-        assert of_each[0][1] is None or torch.equal(of_each[0][1], of_each[1][1])
-    assert not handle.stock
-
-
-@settings(max_examples=12, deadline=None)
-@given(OPERATIONS, st.booleans())
-def test_with_bits(operations: list[Operation], both: bool) -> None:
-    model, inputs = blocks(operations, both)
-    stock = step(model, inputs)
-    assume(any(gradient is not None and gradient.any() for gradient in stock.gradients))
-    handle = compress(model, bits=8)
-    ours = step(model, inputs)
-    assert torch.equal(ours.loss, stock.loss)
-    assert [a is None for a in ours.gradients] == [b is None for b in stock.gradients]
-    assert not handle.stock
+def test_exact_bit_for_bit_and_with_bits(operations: list[Operation], both: bool, needs: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Blocks(operations, both), torch.randn(ROWS, WIDTH, requires_grad=needs)
+    assume(model(x).requires_grad)
+    expected = outcome(copy.deepcopy(model), x)
+    for bits in (None, 8):
+        ours = copy.deepcopy(model)
+        handle = compress(ours, bits=bits)
+        got = outcome(ours, x)
+        assert equal(got.results, expected.results)
+        assert [a is None for a in got.gradients] == [b is None for b in expected.gradients]
+        assert bits or expected.results[0].isnan() or equal(got.gradients, expected.gradients)
+        assert not handle.stock

@@ -1,6 +1,5 @@
 """Compressed models in what else users bring: transforms, recurrent layers, checkpoints, compilers, hooks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from actfit import compress
-from actfit.kernels.graph.engine import Engine, Unit
-from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
+from tests.kernels.graph.nets import Block, assert_same, batch, loss_of, net, pair, steps
 from tests.kernels.saved import bytes_allocated
-
-
-def steps(models: tuple[nn.Module, ...], call: Callable[[nn.Module], Tensor], count: int = 2) -> None:
-    """Steps of each model from the same random numbers; the last one's gradients stay."""
-    for model in models:
-        for _ in range(count):
-            model.zero_grad()
-            torch.manual_seed(3)
-            call(model).backward()
-
-
-def loss_of(model: nn.Module) -> Tensor:
-    made: Tensor = model(batch()).square().sum()
-    return made
 
 
 @pytest.mark.parametrize("bits", [None, 8])
@@ -82,7 +65,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("bits", [None, 8])
 def test_recurrent_layers_in_blocks(kind: type[nn.RNNBase], bits: int | None) -> None:
     stock, ours, _ = pair(nn.Sequential(Recurrent(kind), Recurrent(kind)), bits=bits)
-    steps((stock, ours), lambda model: model(batch().view(8, 12, 64)).square().sum())
+    steps((stock, ours), lambda model: model(batch().view(8, 12, 64)).square().sum(), 2)
     if bits is None:
         assert_same(ours, stock)
 
@@ -90,7 +73,7 @@ def test_recurrent_layers_in_blocks(kind: type[nn.RNNBase], bits: int | None) ->
 @pytest.mark.filterwarnings("ignore:.*ran as stock")
 def test_a_model_that_is_recurrent() -> None:
     stock, ours, _ = pair(nn.LSTM(64, 64, num_layers=2, dropout=0.2))
-    steps((stock, ours), lambda model: model(batch().view(8, 12, 64))[0].square().sum())
+    steps((stock, ours), lambda model: model(batch().view(8, 12, 64))[0].square().sum(), 2)
     assert_same(ours, stock)
 
 
@@ -127,11 +110,11 @@ def test_checkpoints(inside: bool, reentrant: bool, bits: int | None) -> None:
     """Around blocks and inside of them; nothing is captured again at later steps."""
     made = nn.Sequential(Inside(reentrant), Inside(reentrant)) if inside else Around(reentrant)
     stock, ours, handle = pair(made, bits=bits)
-    steps((stock, ours), lambda model: model(batch().requires_grad_()).square().sum())
+    steps((stock, ours), lambda model: model(batch().requires_grad_()).square().sum(), 2)
     if bits is None:
         assert_same(ours, stock)
     captured = len(handle.report.graphs)
-    steps((ours,), lambda model: model(batch().requires_grad_()).square().sum())
+    steps((ours,), lambda model: model(batch().requires_grad_()).square().sum(), 2)
     assert len(handle.report.graphs) == captured
     assert not handle.stock
 
@@ -151,11 +134,8 @@ def test_checkpoints_inside_blocks_save_no_more_than_stock(bits: int | None) -> 
 def test_within_an_outer_compile() -> None:
     stock, ours, handle = pair(net(0.2))
     compiled = torch.compile(ours, backend="aot_eager")
-    steps((stock,), loss_of)
-    for _ in range(2):
-        ours.zero_grad()
-        torch.manual_seed(3)
-        compiled(batch()).square().sum().backward()
+    steps((stock,))
+    steps((ours,), lambda _: loss_of(compiled), 2)
     assert_same(ours, stock)
     assert handle.report.graphs
 
@@ -182,7 +162,7 @@ def test_hooks_on_parameters() -> None:
 def test_hooks_that_change_gradients() -> None:
     """A full backward hook on a block, a pre-hook on its input, and a tensor hook inside forward."""
     stock, ours, _ = pair()
-    steps((stock, ours), loss_of)
+    steps((stock, ours))
     for model in (stock, ours):
         model[0].register_full_backward_hook(lambda _, given, __: (given[0] * 3,))
         model[1].register_full_backward_pre_hook(lambda _, given: (given[0] * 2,))
@@ -253,7 +233,7 @@ def test_functions_of_users() -> None:
             return made
 
     stock, ours, _ = pair(nn.Sequential(Own(), Own()))
-    steps((stock, ours), loss_of)
+    steps((stock, ours), count=2)
     assert_same(ours, stock)
 
 
@@ -262,44 +242,8 @@ def test_functions_of_users() -> None:
 def test_empty_batches_and_single_rows(rows: tuple[int, ...], bits: int | None) -> None:
     stock, ours, handle = pair(net(0.2), bits=bits)
     for count in rows:
-        steps((stock, ours), lambda model, count=count: model(batch(count)).square().sum(), 1)
+        steps((stock, ours), lambda model, count=count: model(batch(count)).square().sum())
         if bits is None or not count:
             assert_same(ours, stock)
         assert all(p.grad is not None and p.grad.isfinite().all() for p in ours.parameters())
     assert not handle.stock
-
-
-def test_compress_inside_no_grad_between_steps() -> None:
-    """Evaluation before, between and in the midst of steps changes nothing."""
-    stock, ours, _ = pair(net(0.2))
-    for model in (stock, ours):
-        for _ in range(2):
-            model.zero_grad()
-            with torch.no_grad():
-                model.eval()(batch())
-            torch.manual_seed(3)
-            loss = model.train()(batch()).square().sum()
-            with torch.inference_mode():
-                model.eval()(batch())
-            model.train()
-            loss.backward()
-    assert_same(ours, stock)
-
-
-def test_a_model_compressed_with_others_blocks() -> None:
-    """A block that two models share, one of which is compressed."""
-    shared = Block()
-    ours, other = nn.Sequential(shared, Block()), nn.Sequential(shared, Block())
-    handle = compress(ours)
-    loss_of(other).backward()
-    of_each = shared.up.weight.grad.clone()
-    handle.remove()
-    other.zero_grad()
-    loss_of(other).backward()
-    assert torch.equal(of_each, shared.up.weight.grad)
-
-
-def test_each_captured_call_has_a_name_of_its_own() -> None:
-    """By which Dynamo remembers which sizes have changed, also of engines that are gone, whose addresses others get."""
-    names = [Engine().entry(Unit("", None), nn.Linear(2, 2), None).__name__ for _ in range(100)]
-    assert len(set(names)) == 100

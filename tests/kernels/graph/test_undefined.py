@@ -94,16 +94,3 @@ def test_none_of_what_a_result_alone_needs_is_computed() -> None:
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), stock.parameters(), strict=True))
     assert any(p.grad is None for p in ours.parameters())
-
-
-def test_gradients_of_an_input() -> None:
-    """autograd.grad with inputs and parameters that a result does not depend on."""
-    stock, ours, _ = pair(Twice(shared))
-    of_each = []
-    for model in (stock, ours):
-        x = batch().requires_grad_()
-        results = model(x)
-        of_each.append(torch.autograd.grad(results[1].sum(), [x, *model.parameters()], allow_unused=True))
-    for a, b in zip(*of_each, strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or torch.equal(a, b)

@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -73,11 +72,6 @@ def test_the_user_s_own(theirs, function, mode, request):
         assert model.rate == {"stochastic": 0.5, "branching": 1.0}.get(function, 0.0)
 
 
-def test_the_user_s_own_takes_the_dtype(theirs, fake):
-    model, (x,), _ = build(f"{theirs}:tensor", dtype=torch.bfloat16)
-    assert {x.dtype, model.first.weight.dtype} == {torch.bfloat16}
-
-
 def test_real_tensors_are_made_only_for_what_needs_them(theirs, fake):
     build(f"{theirs}:stochastic")
     with pytest.raises(KernelError, match="their_models:slip raised NameError: name 'undefined'"):
@@ -89,13 +83,10 @@ def test_real_tensors_are_made_only_for_what_needs_them(theirs, fake):
     ("function", "message"),
     [
         ("wrong", "their_models:wrong must give a model and a tensor, tuple or dictionary of inputs, got Tied"),
-        ("parted", "their_models:parted must give .*, got Tensor, Tied|, got FakeTensor, Tied"),
+        ("parted", "their_models:parted must give .*, got FakeTensor, Tied"),
         ("broken", "their_models:broken raised RuntimeError: first line$"),
     ],
 )
-@pytest.mark.parametrize("mode", ["fake", "real"])
-def test_what_the_user_got_wrong(theirs, function, message, mode, request):
-    if mode == "fake":
-        request.getfixturevalue("fake")
+def test_what_the_user_got_wrong(theirs, function, message, fake):
     with pytest.raises(KernelError, match=message):
         build(f"{theirs}:{function}")

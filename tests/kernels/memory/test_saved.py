@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from actfit import KernelError
-from actfit.kernels.memory import Group, Saved, SavedTensor, Saver, saved_bytes
+from actfit.kernels.memory import Group, SavedTensor, Saver, saved_bytes
 from actfit.kernels.memory.saved import size
 from tests.kernels.memory.models import TENSOR, X, mlp
 
@@ -58,36 +58,15 @@ def test_the_result_as_table_json_and_number() -> None:
     assert document["groups"][0] == {"module": "1", "operation": "gelu", "bytes": TENSOR, "tensors": 1}
 
 
-def test_long_tables_end_in_a_rest() -> None:
-    tensors = tuple(SavedTensor(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
-    lines = Saved(tensors).table(rows=5).splitlines()
-    assert len(lines) == 2 + 5 + 1 + 1
-    assert lines[-2] == "| 15 more |  | 15 | 15.0 MiB | 75.0% |"
-
-
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1536, "1.5 KiB"),
-        (2**20 - 1, "1.0 MiB"),
-        (37.5 * 2**30, "37.5 GiB"),
-    ],
+    ("count", "text", "enough"),
+    [(1023, "1023 B", "1023 B"), (1025, "1.0 KiB", "1.1 KiB"), (2**20 - 1, "1.0 MiB", "1.0 MiB")],
 )
-def test_sizes_for_readers(count: float, text: str) -> None:
-    assert size(count) == text
+def test_sizes_for_readers(count: float, text: str, enough: str) -> None:
+    assert (size(count), size(count, up=True)) == (text, enough)
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(1023, "1023 B"), (1024, "1.0 KiB"), (1025, "1.1 KiB"), (2**20 - 1, "1.0 MiB")]
-)
-def test_sizes_that_are_enough(count: float, text: str) -> None:
-    assert size(count, up=True) == text
-
-
-@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
+@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("PDF", b"%PDF")])
 def test_a_picture_has_the_same_bytes_each_time(ending: str, head: bytes, tmp_path: Any) -> None:
     paths = tmp_path / f"kept.{ending}", tmp_path / f"again.{ending}"
     with mock.patch.dict("os.environ"):

@@ -49,16 +49,6 @@ def test_the_peak_of_a_step_by_hand() -> None:
     assert layer.weight.grad is None
 
 
-def test_what_was_there_does_not_count() -> None:
-    x = torch.randn(1000)
-    with Living() as living:
-        view = x[:500]
-        y = view * 2
-        assert (living.now, living.peak) == (y.nbytes, y.nbytes)
-        del y
-    assert (living.now, living.peak) == (0, 2000)
-
-
 class Constant(nn.Module):
     """A model without a gradient."""
 

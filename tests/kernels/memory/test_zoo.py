@@ -62,7 +62,6 @@ SMALL = {
     "mlp": {"width": 64},
     "block": {"width": 64},
 }
-ATTENDING = ("bert", "gpt2", "vit", "clip", "ast", "llama", "mistral")
 TRANSFORMERS = [name for name in PUBLISHED if not name.startswith(("vgg", "mlp", "block"))]
 
 
@@ -107,18 +106,9 @@ def test_built_and_run_without_memory(name, fake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ATTENDING, "block"])
-def test_eager_attention_keeps_the_weights(name, fake):
-    # float64: nothing upcasts, so that eager attention's probabilities stand out; dropout makes both eager on a CPU.
-    small = SMALL[name] | ({} if name in ("vit", "clip", "ast") else {"seq": 24}) | {"dtype": torch.float64}
-    kept = {kind: kept_bytes(*build(name, attention=kind, **small)) for kind in ("eager", "sdpa")}
-    assert kept["eager"] > kept["sdpa"] or name in ("bert", "gpt2")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [(name, "sdpa") for name in SMALL] + [(name, "eager") for name in SMALL if name in (*ATTENDING, "block")],
+    [*((name, "sdpa") for name in SMALL), ("bert", "eager"), ("llama", "eager"), ("block", "eager")],
 )
 def test_fake_and_real_counts_agree(name, attention):
     with FakeTensorMode():
@@ -129,45 +119,9 @@ def test_fake_and_real_counts_agree(name, attention):
     assert kept_bytes(model, args, kwargs) == counted
 
 
-@pytest.mark.parametrize("window", [8, 64])
-def test_a_window_is_a_mask_in_both(window):
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    small = {**SMALL["mistral"], "sliding_window": window}
-    with FakeTensorMode():
-        counted = kept_bytes(*build("mistral", seq=24, **small))
-    assert kept_bytes(*build("mistral", seq=24, **small)) == counted
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
-def test_no_mask_is_kept_where_causal_attention_needs_none(name, fake):
-    model, args, kwargs = build(name, seq=24, **SMALL[name], dtype=torch.bfloat16)
-    model.eval()  # with dropout, attention on a CPU is done step by step
-    shapes = []
-    hooks = torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: shapes.append(tensor.shape) or tensor, lambda tensor: tensor
-    )
-    with hooks, unpacked():
-        model(*args, **kwargs)
-    assert not [shape for shape in shapes if shape[-2:] == (24, 24)]
-
-
 def _seq(name: str) -> int | None:
     """24 positions where there are any."""
     return None if name.startswith(("vit", "ast", "resnet", "vgg", "efficientnet")) else 24
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("bert", (1, 512)), ("roberta", (1, 512)), ("gpt2", (1, 1024)), ("llama", (1, 4096)), ("mistral", (1, 4096))],
-)
-def test_natural_length_and_others(name, shape, fake):
-    for asked, expected in (({}, shape), ({"batch": 3, "seq": 7}, (3, 7))):
-        _, args, kwargs = build(name, **asked)
-        assert args == ()
-        assert {key: (tuple(value.shape), value.dtype) for key, value in kwargs.items()} == {
-            "input_ids": (expected, torch.int64)
-        }
 
 
 def test_images_come_in_the_model_s_dtype(fake):
@@ -177,60 +131,35 @@ def test_images_come_in_the_model_s_dtype(fake):
 
 
 @pytest.mark.parametrize("name", ["gpt2"])
-@pytest.mark.parametrize("mode", ["fake", "real"])
-def test_tied_weights_stay_tied(name, mode):
-    if mode == "fake":
-        with FakeTensorMode():
-            model, *_ = build(name)
-    else:
-        model, *_ = build(name, **SMALL[name])
+def test_tied_weights_stay_tied(name, fake):
+    model, *_ = build(name)
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["clip", "gpt2", "vit", "resnet18", "resnet50", "vgg11", "block"])
-@pytest.mark.parametrize(("act", "kind"), [("silu", "SiLU"), ("gelu_tanh", "GELU")])
-def test_the_activation_is_the_one_asked_for(name, act, kind, fake):
-    model, *_ = build(name, act=act)
+@pytest.mark.parametrize("name", ["clip", "gpt2", "resnet18", "vgg11", "block"])
+def test_the_activation_is_the_one_asked_for(name, fake):
+    model, *_ = build(name, act="silu")
     class_names = {type(module).__name__ for module in model.modules()}
-    assert any(kind in class_name for class_name in class_names)
+    assert any("SiLU" in class_name for class_name in class_names)
     assert not class_names & {"ReLU", "QuickGELUActivation", "NewGELUActivation"}
-
-
-@pytest.mark.parametrize("name", ["clip"])
-def test_clip_has_a_quick_gelu_of_its_own(name, fake):
-    quick, plain = kept_bytes(*build(name)), kept_bytes(*build(name, act="gelu"))
-    assert quick - plain == 12 * 4 * (77 * 2048 + 50 * 3072)  # a sigmoid for each hidden element
-
-
-def test_vgg_works_in_place_as_torchvision_s(fake):
-    relus = [relu for relu in build("vgg16")[0].modules() if isinstance(relu, nn.ReLU)]
-    assert [relu.inplace for relu in relus] == [True] * 15
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         ({"name": "resnet19"}, "model must be one of bert, .*got 'resnet19'; did you mean 'resnet1"),
-        ({"name": "?"}, r"model must be one of .* or package\.module:function, got '\?'$"),
         ({"name": "mlp", "batch": 0}, "batch must be a positive whole number, got 0"),
-        ({"name": "mlp", "seq": -1}, "seq must be a positive whole number, got -1"),
         ({"name": "mlp", "batch": True}, "batch must be .*, got True"),
         ({"name": "vgg11", "seq": 7}, "seq must be left out for vgg11, which takes images of one size, got 7"),
         ({"name": "bert", "seq": 513}, "seq must be at most 512, the positions that bert has, got 513"),
-        ({"name": "roberta", "seq": 513}, "seq must be at most 512"),
-        ({"name": "clip", "seq": 78}, "seq must be at most 77"),
         ({"name": "ast", "seq": 78}, "seq must be left out for ast, which takes spectrograms"),
         ({"name": "bert", "attention": "flash"}, "attention must be one of eager, sdpa, got 'flash'"),
         ({"name": "mlp", "dtype": torch.int8}, r"dtype must be one of torch\.float32, .*, got torch.int8"),
-        ({"name": "mlp", "act": "gleu"}, "act must be one of relu, .*, got 'gleu'"),
         ({"name": "bert", "act": "gleu"}, "act must be one of gelu, .*, got 'gleu'"),
-        ({"name": "mlp", "layers": 2}, "overrides must be names in the configuration of mlp, got 'layers'"),
         ({"name": "clip", "layers": 2}, "overrides must be names in the configuration of clip, got 'layers'"),
         ({"name": "json:loads", "seq": 3}, "seq must be left out for json:loads, got 3: the function decides"),
         ({"name": "no_such.thing:f"}, "model must be a function that can be imported, .* ModuleNotFoundError: "),
-        ({"name": "json:no_such"}, "model must be a function that can be imported, .*'json:no_such': AttributeError: "),
-        ({"name": ":f"}, "model must be a function that can be imported, .*got ':f': ValueError"),
         ({"name": "math:pi"}, "math:pi raised TypeError: 'float' object is not callable"),
     ],
 )

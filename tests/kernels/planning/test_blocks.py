@@ -85,33 +85,6 @@ def test_what_is_no_bound(bound: object) -> None:
         make_plan(model, inputs, 0.2, max_gradient_error=bound, goal="error")  # type: ignore[arg-type]
 
 
-class Counting(nn.Module):
-    """A layer that cannot run twice: it says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.runs = Attending(), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.runs += 1
-        if self.runs > 1 and torch._C._current_graph_task_id() != -1:
-            raise ValueError("a cache is full")
-        result: Tensor = self.inner(x)
-        return result
-
-
-@pytest.mark.slow
-def test_blocks_that_cannot_run_again() -> None:
-    """As those with a cache: codes alone are planned, or nothing."""
-    torch.manual_seed(0)
-    model = nn.Sequential(Counting(), Counting())
-    inputs = (torch.randn(4, 64, 32),)
-    assert not make_plan(model, inputs, 0.2, goal="error").recomputed
-    assert not make_plan(model, inputs, 0.1, max_gradient_error=0.9, goal="error").recomputed
-    with pytest.raises(KernelError, match="budget must be at least"):
-        make_plan(model, inputs, 0.02, goal="error")
-
-
 class Shared(nn.Module):
     """Blocks that are in two lists."""
 
@@ -163,3 +136,30 @@ def test_what_blocks_are_given_by_keyword_is_coded_too() -> None:
     whole = 4 * 256 * 128 * 4  # bytes of all that blocks are given by keyword
     step = CapturedTask(model, call_of(x)).step(BlockWays(repeated_blocks(model)))
     assert step.kept_with(everywhere(step, 2)) < whole
+
+
+class Counting(nn.Module):
+    """A layer that cannot run twice: it says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.runs = Attending(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        if self.runs > 1 and torch._C._current_graph_task_id() != -1:
+            raise ValueError("a cache is full")
+        result: Tensor = self.inner(x)
+        return result
+
+
+@pytest.mark.slow
+def test_blocks_that_cannot_run_again() -> None:
+    """As those with a cache: codes alone are planned, or nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Counting(), Counting())
+    inputs = (torch.randn(4, 64, 32),)
+    assert not make_plan(model, inputs, 0.2, goal="error").recomputed
+    assert not make_plan(model, inputs, 0.1, max_gradient_error=0.9, goal="error").recomputed
+    with pytest.raises(KernelError, match="budget must be at least"):
+        make_plan(model, inputs, 0.02, goal="error")

@@ -10,9 +10,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import actfit
-from actfit import KernelError, Plan, compress
+from actfit import KernelError, Plan
 from actfit.coefficients import command
-from actfit.kernels.memory import peak_bytes, zoo
+from actfit.kernels.memory import zoo
 from actfit.kernels.memory.__main__ import NARROW, main
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.make import kind_of
@@ -45,12 +45,6 @@ def test_the_plan_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
-def test_the_same_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"{BLOCK} --budget 0.3"
-    assert ran(line, capsys) == ran(line, capsys)
-
-
-@pytest.mark.slow
 def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     document = json.loads(ran(f"{BLOCK} --budget 280MiB --format json --save {tmp_path}/plan.json", capsys))
     assert document["accounting"] == "as-run"
@@ -61,16 +55,6 @@ def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str],
     assert stock["total"] == plan.stock.kept
     assert 0 <= plan.planned.peak - planned["peak"] <= STATISTICS
     assert plan.planned.peak <= 280 * 2**20 < plan.stock.peak == stock["peak"]
-
-
-@pytest.mark.slow
-def test_a_saved_plan_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ran(f"{BLOCK} --budget 0.3 --save {tmp_path}/plan.json", capsys)
-    plan = Plan.load(tmp_path / "plan.json")
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        model, args, kwargs = zoo.build("block")
-    compress(model, plan=tmp_path / "plan.json")
-    assert 0 <= plan.planned.peak - peak_bytes(model, *args, **kwargs) <= STATISTICS
 
 
 @pytest.mark.slow
@@ -103,11 +87,6 @@ def test_ones_own_model_is_measured_itself(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_a_goal(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(ran(f"{OWN} --goal time --format json", capsys))
-    assert document["plan"]["goal"] == "time"
-
-
 def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Block needs no plan for a budget of 10GiB" in ran(f"{BLOCK} --budget 10GiB", capsys)
 
@@ -116,7 +95,6 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
     ("line", "said"),
     [
         ("--budget 10XB", r'budget must be bytes at the peak of a step, as "24GiB" or .*, got \'10XB\''),
-        ("--budget 1MiB", r"budget must be at least [0-9.]+ MiB at the peak of a step, got 1.0 MiB"),
         ("--budget 0.2 --policy invact", "policy must be left out with --budget, which decides it, got 'invact'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
@@ -144,12 +122,6 @@ def names_of(built: Any) -> list[str]:
     return [name for name, _ in built[0].named_modules()]
 
 
-@pytest.mark.parametrize("name", ["mlp", "block", "vgg11"])
-def test_narrow_copies_have_the_same_modules(name: str) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        assert names_of(zoo.narrow(name)) == names_of(zoo.build(name))
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize("name", sorted(set(zoo.names()) - {"mlp", "block", "vgg11"}))
@@ -164,7 +136,7 @@ def test_narrow_copies_have_the_same_modules_and_heads(name: str) -> None:
 @pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize(
     ("name", "act"),
-    [*(pytest.param(name, None, marks=pytest.mark.repeats) for name in ("bert", "resnet18")), ("vit", "silu")],
+    [("vit", "silu")],
 )
 def test_every_saved_tensor_is_in_the_narrow_copy(
     name: str, act: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path

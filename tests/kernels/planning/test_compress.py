@@ -1,10 +1,5 @@
 """compress with a budget, and with a plan."""
 
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,8 +11,7 @@ from tests.kernels.planning.nets import NETS, gradient, text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("share", [0.3, 0.15])
+@pytest.mark.parametrize(("name", "share"), [("text", 0.3), ("image", 0.15), ("mlp", 0.3)])
 def test_a_share_of_what_is_kept(name: str, share: float) -> None:
     model, inputs = NETS[name]()
     before = saved_bytes(model, *inputs)
@@ -31,7 +25,7 @@ def test_a_share_of_what_is_kept(name: str, share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["text", "image"])
 def test_the_peak_is_within_the_budget(name: str) -> None:
     planned, measured, budget = at_the_peak(name)
     assert measured <= planned <= budget
@@ -48,22 +42,6 @@ def at_the_peak(name: str) -> tuple[int, int, int]:
     return plan.planned.peak, peak_bytes(model, *inputs), budget
 
 
-@pytest.mark.slow
-def test_what_is_predicted_is_measured() -> None:
-    """Within half as much again, on samples that it was not planned by."""
-    model, inputs = text(2)
-    errors = make_plan(model, inputs, 0.15, goal="error").errors
-    assert 1 / 1.5 < errors.measured / errors.predicted < 1.5
-
-
-@pytest.mark.slow
-def test_forward_is_that_of_the_model() -> None:
-    model, inputs = text(2)
-    before = model(*inputs)
-    compress(model, fit=0.2, inputs=inputs)
-    assert torch.equal(model(*inputs), before)
-
-
 def test_a_budget_that_the_model_is_within() -> None:
     model, inputs = text(1)
     handle = compress(model, fit="1GiB", inputs=inputs)
@@ -71,23 +49,6 @@ def test_a_budget_that_the_model_is_within() -> None:
     assert not handle.plan.needed
     assert "needs no plan" in str(handle)
     assert not handle.names
-
-
-@pytest.mark.slow
-def test_a_plan_in_another_process(tmp_path: Path) -> None:
-    """Gives the same gradient there, bit by bit."""
-    model, inputs = text(1)
-    handle = compress(model, fit=0.2, inputs=inputs)
-    assert handle.plan is not None
-    handle.plan.save(tmp_path / "plan.json")
-    torch.save(gradient(model, inputs), tmp_path / "gradient.pt")
-    code = (
-        "import sys, torch; from actfit import compress; from tests.kernels.planning.nets import gradient, text;"
-        " model, inputs = text(1); compress(model, plan=sys.argv[1] + '/plan.json');"
-        " same = map(torch.equal, gradient(model, inputs), torch.load(sys.argv[1] + '/gradient.pt'));"
-        " sys.exit(not all(same))"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
 @pytest.mark.slow
@@ -102,6 +63,7 @@ def test_a_plan_is_taken_at_once() -> None:
         compress(NETS["mlp"]()[0], plan=plan)
 
 
+@pytest.mark.slow
 def test_modes_random_numbers_and_buffers_stay() -> None:
     model, inputs = NETS["image"]()
     model.eval()
@@ -131,33 +93,6 @@ def test_a_model_that_stands_in() -> None:
     compress(model, plan=plan)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"fit": 0.2, "plan": "x.json"}, "fit must be left out with plan"),
-        ({"plan": "x.json", "rounding": "nearest"}, "bits and rounding must be left out with plan"),
-        ({"fit": 0.2, "inputs": torch.ones(4, 64, 32), "loss": 3}, "loss must be a function"),
-        ({"fit": 0.2, "inputs": torch.ones(4, 64, 32), "targets": torch.ones(2)}, "targets must go with loss"),
-        ({"plan": "none.json"}, "plan must be a file that can be read"),
-    ],
-)
-def test_arguments_that_do_not_go_together(arguments: dict[str, Any], message: str) -> None:
-    model, _ = text(1)
-    with pytest.raises(KernelError, match=message):
-        compress(model, **arguments)
-    assert "forward" not in vars(model)
-
-
-@pytest.mark.slow
-def test_stochastic_codes() -> None:
-    model, inputs = text(1)
-    handle = compress(model, fit=0.2, inputs=inputs, rounding="stochastic")
-    assert handle.plan is not None
-    assert handle.plan.rounding == "stochastic"
-    first, second = gradient(model, inputs), gradient(model, inputs)
-    assert not all(map(torch.equal, first, second))
-
-
 def test_samples_to_plan_by_and_samples_to_check_by() -> None:
     x, mask = torch.arange(10), torch.ones(10, 3)
     first, second, share = parts(Call((x,), {"mask": mask, "flag": True}), 2)
@@ -171,19 +106,6 @@ def test_samples_to_plan_by_and_samples_to_check_by() -> None:
 
 
 @pytest.mark.slow
-def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of sensitivities that say the opposite of what is."""
-    model, inputs = text(2)
-    monkeypatch.setattr(
-        "actfit.kernels.planning.task.sensitivities",
-        lambda gradients, names, passes: {
-            name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
-        },
-    )
-    plan = make_plan(model, inputs, 0.15, goal="error")
-    assert plan.errors.measured <= plan.uniform_error
-
-
 def test_a_loss_with_labels_of_the_whole_batch() -> None:
     """It does not take the output of two samples: all are taken."""
     model, inputs = NETS["mlp"]()
@@ -212,12 +134,14 @@ def test_a_loss_with_targets() -> None:
     assert handle.plan.stock.peak != without.stock.peak
 
 
+@pytest.mark.slow
 def test_gradients_that_are_no_numbers() -> None:
     model, _ = NETS["mlp"]()
     with pytest.raises(KernelError, match="the gradient must be finite"):
         make_plan(model, torch.full((128, 64), float("nan")), 0.2, goal="error")
 
 
+@pytest.mark.slow
 def test_a_plan_of_what_does_nothing_yet() -> None:
     """Codes there do no harm now; but all of the budget is used, not the narrowest codes."""
 
@@ -231,6 +155,20 @@ def test_a_plan_of_what_does_nothing_yet() -> None:
 
     plan = make_plan(Scaled(), torch.randn(128, 64), 0.25, goal="error")
     assert all(site.bits is None or site.bits > 3 for site in plan.sites)
+
+
+@pytest.mark.slow
+def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of sensitivities that say the opposite of what is."""
+    model, inputs = text(2)
+    monkeypatch.setattr(
+        "actfit.kernels.planning.task.sensitivities",
+        lambda gradients, names, passes: {
+            name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
+        },
+    )
+    plan = make_plan(model, inputs, 0.15, goal="error")
+    assert plan.errors.measured <= plan.uniform_error
 
 
 @pytest.mark.slow

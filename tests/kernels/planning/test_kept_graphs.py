@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actfit import KernelError, compress, front, make_plan, saved_bytes
+from actfit import KernelError, compress, make_plan, saved_bytes
 
 
 class Block(nn.Module):
@@ -46,23 +46,6 @@ def test_auxiliary_losses(recomputed: tuple[str, ...]) -> None:
     compress(model, plan=replace(plan, recomputed=recomputed))
     assert saved_bytes(model, x).total <= plan.planned.kept <= 0.3 * plan.stock.kept
     (model(x).square().mean() + sum(block.auxiliary for block in model)).backward()
-
-
-@pytest.mark.slow
-def test_a_front_of_auxiliary_losses() -> None:
-    named = front(with_auxiliary_losses(), torch.randn(256, 64), count=2).named
-    assert [point.name for point in named[:2]] == ["stock", "checkpoint"]
-
-
-@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
-def test_weight_norm_of_old() -> None:
-    """It computes a weight in forward and sets it as an attribute."""
-    torch.manual_seed(0)
-    blocks = ((nn.utils.weight_norm(nn.Linear(64, 256)), nn.GELU(), nn.Linear(256, 64)) for _ in range(3))
-    model = nn.Sequential(*(layer for block in blocks for layer in block))
-    handle = compress(model, fit=0.4, inputs=torch.randn(256, 64))
-    assert handle.plan is not None
-    assert handle.plan.sites
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ PLANNERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANNERS)
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "terminal"), [("make_plan", True), ("compress", False), ("front", True)])
 def test_progress_is_for_terminals(
     name: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
