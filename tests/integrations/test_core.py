@@ -79,7 +79,7 @@ def test_waiting_is_cancelled_and_an_own_forward_comes_back() -> None:
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({}, ["saved for backward 80.0 KiB, 144.0 KiB before", "gradients stay exact"]),
+        ({}, ["saved for backward 64.0 KiB, 128.0 KiB before", "gradients stay exact"]),
         ({"bits": 8}, ["saved for backward", "peak of a step", "error of the gradient 0.", "0 before"]),
         ({"policy": "invact"}, ["gradients are approximate; actfit.gradient_error measures by how much"]),
     ],
