@@ -44,6 +44,7 @@ TOP_LEVEL = {
     *(".ci", ".github", ".gitignore"),
     *(
         "CHANGELOG.md",
+        "CITATION.cff",
         "CONTRIBUTING.md",
         "LICENSE",
         "Makefile",
@@ -52,7 +53,8 @@ TOP_LEVEL = {
         "mkdocs.yml",
         "pyproject.toml",
     ),
-    *("actfit", "benchmarks", "codegen", "coefficients", "docs", "fitting", "kernels", "notebooks", "tests"),
+    *("actfit", "benchmarks", "codegen", "coefficients", "docs", "examples", "fitting", "kernels", "notebooks"),
+    "tests",
 }
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from actfit import KernelError, compress
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-from actfit.integrations.lightning import ActfitCallback
+from actfit.integrations.lightning import ActfitCallback  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Lightning warns of loggers and of workers
 STEPS = 6

@@ -117,7 +117,7 @@ def test_the_way_out_of_compiling(tmp_path: Path) -> None:
     model = model_of()
     model.compile(options=options(bits=8))
     found = losses(trainer_of(tmp_path, None, model, save_strategy="no", max_steps=2, **plain))
-    # Compiled code rounds otherwise, by some bits of float32 in sums of 256 numbers; the second loss has the codes' error.
+    # Compiled code rounds otherwise, by some bits of float32 in sums of 256 numbers; codes make the second loss err.
     assert found[0] == pytest.approx(expected[0], rel=2**-16)
     assert found[1] != expected[1]
     assert abs(found[1] - expected[1]) <= 0.1 * abs(expected[0] - expected[1])
@@ -170,5 +170,3 @@ def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "actfit.integrations.transformers")
     with pytest.raises(ImportError, match=r"needs transformers and accelerate; pip install transformers accelerate$"):
         import actfit.integrations.transformers  # noqa: F401
-
-
