@@ -159,8 +159,10 @@ def at_first_step(model: nn.Module, start: Callable[[Any], object]) -> Callable[
         if not (model.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         cancel()
-        named = {**inspect.signature(forward).bind_partial(*args).arguments, **kwargs} if kwargs else args
-        start(_numbers(named) if kwargs else args)
+        if kwargs:
+            start(_numbers({**inspect.signature(forward).bind_partial(*args).arguments, **kwargs}))
+        else:
+            start(args)
         return model.forward(*args, **kwargs)
 
     model.forward = first

@@ -114,7 +114,8 @@ def _part(module: Any, name: str) -> nn.Module:
                 f"part must be given for a {type(module).__name__}, which has no repeated blocks, got none; write"
                 ' ActfitCallback("net") for self.net, whose forward training_step calls'
             )
-        return module  # type: ignore[no-any-return]
+        whole: nn.Module = module
+        return whole
     try:
         part: nn.Module = module.get_submodule(name)
     except AttributeError:
