@@ -1,4 +1,4 @@
-"""python -m benchmarks.report: put the committed measurements into README and docs, between markers.
+"""python -m benchmarks.report: put the committed measurements into README and docs, between markers, and into a picture.
 
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
@@ -28,6 +28,7 @@ from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
 from benchmarks.gpu import models_page
 from benchmarks.gpu import page as gpu
+from benchmarks.gpu import picture
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
@@ -159,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     texts = {page: rendered(page) for page in PAGES}
     for page, text in texts.items():
         write_text(page, text)
+    picture.draw()
     return command.GOOD
 
 
