@@ -1,4 +1,4 @@
-"""python -m benchmarks.report: put the committed measurements into README and docs, between markers, and into a picture.
+"""python -m benchmarks.report: put the committed measurements into README and docs, between markers, and draw README's.
 
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
@@ -26,9 +26,8 @@ from actfit.kernels.methods.from_output import FromOutput
 from benchmarks import budget
 from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
-from benchmarks.gpu import models_page
+from benchmarks.gpu import models_page, picture
 from benchmarks.gpu import page as gpu
-from benchmarks.gpu import picture
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
@@ -123,33 +122,59 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rows_of(section: Callable[[], str], names: Sequence[str]) -> Callable[[], str]:
+    """The same section with those rows of its tables alone whose first cell is one of these names."""
+
+    def made() -> str:
+        shown = []
+        for text in section().splitlines():
+            cell = text.removeprefix("|").partition("|")[0].strip()
+            if not text.startswith("| ") or not cell or cell in names:  # a head has an empty cell
+                shown.append(text)
+        return "\n".join(shown) + "\n"
+
+    return made
+
+
+def first_table(section: Callable[[], str]) -> Callable[[], str]:
+    """The same section with the first of its tables alone."""
+
+    def made() -> str:
+        table, *others = section().split("\n\n")
+        return "\n\n".join([table, *(part for part in others if not part.startswith("|"))])
+
+    return made
+
+
 # By the names of their markers: the function that makes each section.
 SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
+    "accuracy-brief": rows_of(accuracy.section, ("relu", "tanh", "softplus", "gelu", "silu")),
     "budget": budget.section,
     "compression": compression.section,
     "gpu-models": models_page.section,
+    "gpu-models-brief": models_page.readme,
     "gpu-speed": gpu.speed_section,
     "invact": invact_section,
     "kernel-times": kernel_times.section,
+    "kernel-times-brief": rows_of(kernel_times.section, ("compile", "forward-ad", "fewbit-3", "invact")),
     "kernels": kernels_section,
     "mlp": mlp_section,
     "models": models_section,
     "rivals": rivals.section,
+    "rivals-brief": first_table(rivals.section),
     "savings": savings_section,
     "training": training.section,
     "coded": training.coded_section,
 }
-BRIEFLY = {"gpu-models": models_page.readme}  # in README
 MARKED = re.compile(r"(?<=^<!-- )([\w-]+)(:begin -->\n).*?(?=^<!-- \1:end -->$)", re.MULTILINE | re.DOTALL)
 
 
 def rendered(page: Path) -> str:
     """The text of a page, with its sections made from the committed rows and the shipped files."""
-    makers = {**SECTIONS, **(BRIEFLY if page == ROOT / "README.md" else {})}
 
     def section(match: re.Match[str]) -> str:
-        return f"{match[1]}{match[2]}{makers[match[1]]()}"
+        return f"{match[1]}{match[2]}{SECTIONS[match[1]]()}"
 
     return MARKED.sub(section, page.read_text(encoding="utf-8"))
 

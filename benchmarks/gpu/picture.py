@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from actfit.fitting.plots.files import save
 from benchmarks.gpu.models_page import BRIEF, EAGER, MODELS, medians
-from benchmarks.pages import on_gpus, place
+from benchmarks.pages import Rows, on_gpus, place
 
 PICTURE = Path(__file__).parents[2] / "docs" / "peak-against-time.png"
 GIB = 2**30
@@ -19,28 +19,33 @@ LABELS = {
 }
 
 
+def _rows() -> Rows:
+    """Those of the first GPU that has timed whole models."""
+    return next(iter(on_gpus("gpu-models").values()))
+
+
 def points() -> dict[str, dict[str, tuple[float, float, float]]]:
     """By model and way: peak in GiB, milliseconds of a step, and the error of the gradient."""
-    (rows,) = on_gpus("gpu-models").values()
     return {
         MODELS[model][1]: {
             LABELS[way]: (at["peak"] / GIB, 1000 * at["step"], at["error"])
             for way, at in ways.items()
             if way in LABELS and "step" in at
         }
-        for model, ways in medians(rows).items()
+        for model, ways in medians(_rows()).items()
         if model in BRIEF
     }
 
 
 def figure() -> Figure:
     """A panel for each model; ways of ours are filled."""
-    (rows,) = on_gpus("gpu-models").values()
     drawn = Figure(figsize=(10, 4), layout="constrained")
     for axes, (title, ways) in zip(drawn.subplots(1, len(BRIEF)), points().items(), strict=True):
         for label, (peak, time, error) in ways.items():
             ours = label.startswith("compress")
-            axes.plot(peak, time, "o", color="C0" if ours else "0.4", fillstyle="full" if ours else "none", markersize=9)
+            axes.plot(
+                peak, time, "o", color="C0" if ours else "0.4", fillstyle="full" if ours else "none", markersize=9
+            )
             text = f"{label}, error {100 * error:.2g} %" if error > 0.05 else label
             axes.annotate(text, (peak, time), (9, -3), textcoords="offset points", fontsize="small")
         axes.set_title(title, fontsize="medium")
@@ -49,7 +54,7 @@ def figure() -> Figure:
         axes.set_xlabel("peak memory of a step, GiB over the weights")
         axes.set_ylabel("time of forward and backward, ms")
         axes.spines[["top", "right"]].set_visible(False)
-    drawn.suptitle(f"bfloat16 on {place(rows[0])}; lower left is better", fontsize="medium")
+    drawn.suptitle(f"bfloat16 on {place(_rows()[0])}; lower left is better", fontsize="medium")
     return drawn
 
 
