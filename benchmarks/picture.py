@@ -8,7 +8,7 @@ from actfit.fitting.plots.files import save
 from benchmarks.gpu.models_page import BRIEF, EAGER, MODELS, medians
 from benchmarks.pages import Rows, on_gpus, place
 
-PICTURE = Path(__file__).parents[2] / "docs" / "peak-against-time.png"
+PICTURE = Path(__file__).parents[1] / "docs" / "peak-against-time.png"
 GIB = 2**30
 LABELS = {
     EAGER: "PyTorch",

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from benchmarks.gpu import picture
+from benchmarks import picture
 from benchmarks.gpu.models_page import medians
 from benchmarks.pages import on_gpus
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_points_are_those_of_the_rows() -> None:
