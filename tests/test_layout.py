@@ -234,6 +234,10 @@ def test_all_packages_are_shipped(pyproject):
     assert wheel["sources"] == {name: f"actfit/{name}" for name in ALLOWED if name != "actfit"}
 
 
+def test_the_citation_has_the_version(pyproject):
+    assert f"\nversion: {pyproject['project']['version']}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
 # The checkers themselves, on small sources: each of them can fail.
 
 
