@@ -93,7 +93,7 @@ def savings_section() -> str:
     for model, name in NAMED.items():
         whole, counts = kept[KEPT, STOCK, model], [kept[KEPT, way, model] for way in BRIEF]
         cells.append([name, size(whole), *(f"{size(count)}, {_less(count, whole)} less" for count in counts)])
-    note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
+    note = "Bytes as CUDA's kernels save them, at the model's usual length or size, without weights and inputs."
     return "\n".join([*table(["", STOCK, *BRIEF.values()], cells), "", note]) + "\n"
 
 
@@ -103,7 +103,7 @@ def models_section() -> str:
     for model in MODELS:
         whole = kept[KEPT, STOCK, model]
         cells.append([model, size(whole), *(_less(kept[KEPT, way, model], whole) for way in WAYS)])
-    note = "Bytes without weights and inputs, as it is, and how much less by `compress`."
+    note = "Bytes without weights and inputs, in eager mode, and how much less `compress` saves."
     return "\n".join([*table(["", STOCK, *WAYS], cells), "", note]) + "\n"
 
 
