@@ -140,7 +140,15 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
 def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
     with tarfile.open(built / f"{STEM}.tar.gz") as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {*source_files(), "pyproject.toml", "LICENSE", "README.md", "CITATION.cff", "Makefile", "constraints.txt"} <= names
+    assert {
+        *source_files(),
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CITATION.cff",
+        "Makefile",
+        "constraints.txt",
+    } <= names
     assert {"tests/conftest.py", "tests/test_wheel.py", "docs/compress.md"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
 

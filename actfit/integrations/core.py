@@ -15,7 +15,7 @@ from actfit.kernels.graph.handle import Handle, compress
 from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.saved import size
-from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.memory.step import own_loss, peak_bytes
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.make import make_plan
 from actfit.kernels.planning.plan import Plan
@@ -86,6 +86,12 @@ class Compression:
         self.line = f"actfit: {'; '.join(told)}"
         return self.line
 
+    def told(self, output: Any) -> str:
+        """The line, which says so where the model's output has no loss."""
+        if own_loss(output) is None and not (isinstance(output, Tensor) and output.numel() == 1):
+            self.line += "; all without the loss, which the model does not compute"
+        return self.line
+
     def stop(self) -> None:
         """Give back the model as it was."""
         if self.handle is not None:
@@ -141,12 +147,16 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(part, fsdp.FSDPModule) for part in model.modules())
 
 
-def at_first_step(model: nn.Module, start: Callable[[Any], object]) -> Callable[[], None]:
-    """Call `start` once with a batch, before the model's first forward pass in training; gives what cancels it.
+def at_first_step(
+    model: nn.Module, start: Callable[[Any], object], tell: Callable[[Any], object]
+) -> Callable[[], None]:
+    """Call `start` with a batch, once, before the model's first forward pass in training, and `tell` with its output.
 
-    Its inputs are then those of training, and nothing draws from the data loader.
+    Its inputs are then those of training, and nothing draws from the data loader. Gives a function that cancels it.
     """
     own, forward = vars(model).get("forward"), model.forward
+    if getattr(own, "waits", False):
+        raise KernelError("callbacks must have one ActfitCallback, got two; leave one out")
 
     def cancel() -> None:
         if vars(model).get("forward") is first:
@@ -163,8 +173,11 @@ def at_first_step(model: nn.Module, start: Callable[[Any], object]) -> Callable[
             start(_numbers({**inspect.signature(forward).bind_partial(*args).arguments, **kwargs}))
         else:
             start(args)
-        return model.forward(*args, **kwargs)
+        output = model.forward(*args, **kwargs)
+        tell(output)
+        return output
 
+    first.waits = True  # type: ignore[attr-defined]
     model.forward = first
     return cancel
 

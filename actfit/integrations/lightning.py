@@ -67,17 +67,19 @@ class ActfitCallback(Callback):
             return
         self._begun = True
 
-        def start(inputs: Any) -> None:
-            rank_zero_info(self.compression.start(model, inputs))
-
-        model = _part(pl_module, self.part)
+        model, compression = _part(pl_module, self.part), self.compression
         if is_sharded(trainer.model):  # it is not copied, and each forward pass gathers weights
-            start(None)
+            rank_zero_info(compression.start(model, None))
         elif self.part:
-            self._cancel = at_first_step(model, start)
+            self._cancel = at_first_step(
+                model,
+                lambda inputs: compression.start(model, inputs),
+                lambda output: rank_zero_info(compression.told(output)),
+            )
         else:
             with _training_step_as_forward(pl_module), trainer.precision_plugin.train_step_context():
-                start(_arguments(pl_module, batch, batch_idx))
+                line = compression.start(model, _arguments(pl_module, batch, batch_idx))
+            rank_zero_info(line)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Give the module back as it was."""

@@ -75,16 +75,20 @@ class ActfitCallback(TrainerCallback):
             )
         self._resume(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
-        def start(inputs: Any) -> None:
-            line = self.compression.start(model, inputs)
+        def tell(line: str) -> None:
             if state.is_world_process_zero:
                 tqdm.write(line)
                 self._write(Path(args.output_dir))
 
+        compression = self.compression
         if is_sharded(model):  # it is not copied, and each forward pass gathers weights
-            start(None)
+            tell(compression.start(model, None))
         else:
-            self._cancel = at_first_step(model, start)
+            self._cancel = at_first_step(
+                model,
+                lambda inputs: compression.start(model, inputs),
+                lambda output: tell(compression.told(output)),
+            )
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the plan into the checkpoint."""

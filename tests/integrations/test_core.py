@@ -42,15 +42,16 @@ def test_arguments_are_refused_before_there_is_a_model(options: dict[str, Any], 
 
 def test_a_model_waits_for_its_first_batch_of_training() -> None:
     model, seen = net(), []
-    at_first_step(model, seen.append)
+    outputs: list[Any] = []
+    at_first_step(model, seen.append, outputs.append)
     x = torch.randn(4, 64)
     with torch.no_grad():
         model(x)
     model.eval()(x)
     assert not seen
-    model.train()(x)
+    first = model.train()(x)
     model(x)
-    assert [args[0] is x for args in seen] == [True]
+    assert [args[0] is x for args in seen] == [output is first for output in outputs] == [True]
     assert "forward" not in vars(model)
 
 
@@ -60,7 +61,7 @@ def test_the_first_batch_by_names_has_numbers_for_tensors_of_one() -> None:
             return x / of
 
     model, seen = Counted(), []
-    at_first_step(model, seen.append)
+    at_first_step(model, seen.append, lambda output: None)
     x = torch.randn(4, requires_grad=True)
     model(x, of=torch.tensor(3))
     assert seen == [{"x": x, "of": 3}]
@@ -69,7 +70,9 @@ def test_the_first_batch_by_names_has_numbers_for_tensors_of_one() -> None:
 def test_waiting_is_cancelled_and_an_own_forward_comes_back() -> None:
     model = net()
     own = model.forward = lambda x: x  # as accelerate puts autocast around
-    cancel = at_first_step(model, pytest.fail)
+    cancel = at_first_step(model, pytest.fail, pytest.fail)
+    with pytest.raises(KernelError, match=r"^callbacks must have one ActfitCallback, got two; leave one out$"):
+        at_first_step(model, pytest.fail, pytest.fail)
     cancel()
     cancel()
     assert model(7) == 7
@@ -86,16 +89,24 @@ def test_waiting_is_cancelled_and_an_own_forward_comes_back() -> None:
 )
 def test_the_first_step_is_compressed_and_told_of(options: dict[str, Any], parts: list[str]) -> None:
     model, started = net(), compression(**options)
-    at_first_step(model, lambda inputs: started.start(model, inputs))
+    at_first_step(model, lambda inputs: started.start(model, inputs), started.told)
     model(torch.randn(64, 64)).square().mean().backward()
     assert started.handle is not None
     assert len(started.handle.report.graphs) == 1
     assert started.line.startswith("actfit: ")
     assert "\n" not in started.line
-    for part in parts:
+    for part in (*parts, "; all without the loss, which the model does not compute"):
         assert part in started.line
     started.stop()
     assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize("output", [{"loss": torch.ones(())}, torch.ones(())], ids=str)
+def test_a_model_that_computes_its_loss_is_told_of_with_it(output: Any) -> None:
+    started = compression()
+    started.start(net(), torch.randn(64, 64))
+    assert started.told(output) == started.line
+    assert "without the loss" not in started.line
 
 
 def test_a_budget_makes_a_plan() -> None:
