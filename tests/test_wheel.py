@@ -1,6 +1,7 @@
 """The wheel, installed without the repository: its content, its commands, and that nothing writes into it."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -221,6 +222,16 @@ def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp
     assert version == "1"
 
 
+@pytest.mark.parametrize("trainer", ["transformers", "lightning"])
+def test_a_callback_is_imported_or_says_what_is_missing(trainer: str, installed: Installed, tmp_path: Path) -> None:
+    words = "-W", "default", "-c", f"from actfit.integrations.{trainer} import ActfitCallback; print('imported')"
+    done = installed.run(tmp_path, *words)
+    if importlib.util.find_spec(trainer):
+        assert (done.returncode, done.stdout) == (0, "imported\n")
+    else:
+        assert done.stderr.splitlines()[-1].startswith(f"ImportError: actfit.integrations.{trainer} needs PyTorch and ")
+
+
 def with_the_hubs_kernels(folder: Path, wheel: Path, *, first: bool) -> Installed:
     """An environment that has Hugging Face's `kernels`, too, installed before ours or after it."""
 
@@ -297,6 +308,14 @@ def test_an_import_says_what_is_missing(statement: str, bare: Installed, tmp_pat
     assert done.returncode == 1
     line = "ImportError: actfit needs PyTorch to train models, which is not installed; pip install torch triton"
     assert done.stderr.splitlines()[-1] == line
+
+
+def test_a_callback_says_that_torch_is_missing(bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-c", "from actfit.integrations.transformers import ActfitCallback")
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: actfit.integrations.transformers needs PyTorch and transformers; pip install torch transformers"
+        " accelerate"
+    )
 
 
 def test_what_needs_no_torch_runs_without(bare: Installed, tmp_path: Path) -> None:

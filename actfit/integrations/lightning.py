@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from torch import nn
-
 try:
     from lightning.pytorch import Callback
     from lightning.pytorch.utilities import rank_zero_info
+    from torch import nn
 except ModuleNotFoundError as error:
-    raise ImportError("actfit.integrations.lightning needs lightning; pip install lightning", name=error.name) from None
+    raise ImportError(
+        "actfit.integrations.lightning needs PyTorch and Lightning; pip install torch lightning", name=error.name
+    ) from None
 
 from actfit.integrations.core import Compression, at_first_step, is_sharded
 from actfit.kernels.errors import KernelError, shown

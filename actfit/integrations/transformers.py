@@ -4,14 +4,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from tqdm import tqdm
 
 try:
+    from torch import nn
     from transformers import TrainerCallback
 except ModuleNotFoundError as error:
     raise ImportError(
-        "actfit.integrations.transformers needs transformers and accelerate; pip install transformers accelerate",
+        "actfit.integrations.transformers needs PyTorch and transformers; pip install torch transformers accelerate",
         name=error.name,
     ) from None
 

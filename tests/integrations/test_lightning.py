@@ -138,5 +138,5 @@ def test_an_exception_gives_the_module_back(tmp_path: Path) -> None:
 def test_without_lightning_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.delitem(sys.modules, "actfit.integrations.lightning")
-    with pytest.raises(ImportError, match=r"needs lightning; pip install lightning$"):
+    with pytest.raises(ImportError, match=r"needs PyTorch and Lightning; pip install torch lightning$"):
         import actfit.integrations.lightning  # noqa: F401

@@ -168,5 +168,7 @@ def test_a_training_without_a_step_leaves_the_model(tmp_path: Path) -> None:
 def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "actfit.integrations.transformers")
-    with pytest.raises(ImportError, match=r"needs transformers and accelerate; pip install transformers accelerate$"):
+    with pytest.raises(
+        ImportError, match=r"needs PyTorch and transformers; pip install torch transformers accelerate$"
+    ):
         import actfit.integrations.transformers  # noqa: F401
