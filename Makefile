@@ -38,7 +38,7 @@ lint: $(VENV)/ready-lint ## check format, style and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@places=$$(mktemp -d) && trap "rm -r $$places" EXIT && mkdir $$places/actfit && \
-		ln -s $(addprefix $(CURDIR)/,$(wildcard actfit/*.* $(PARTS))) $$places/actfit && \
+		ln -s $(addprefix $(CURDIR)/,$(wildcard actfit/*.* actfit/integrations $(PARTS))) $$places/actfit && \
 		ln -s $(CURDIR)/notebooks $$places && cd $$places && $(abspath $(PY)) -m mypy \
 		--cache-dir $(CURDIR)/.mypy_cache --config-file $(CURDIR)/pyproject.toml -p actfit -p notebooks.gallery
 

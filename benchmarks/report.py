@@ -1,4 +1,4 @@
-"""python -m benchmarks.report: put the committed measurements into README and docs, between markers.
+"""python -m benchmarks.report: put the committed measurements into README and docs, between markers, and draw README's.
 
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
@@ -12,6 +12,7 @@ if __name__ == "__main__":  # before the imports, which take most of the time
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from actfit.codegen.inspect import DIRECTIONS, kernel
@@ -92,7 +93,7 @@ def savings_section() -> str:
     for model, name in NAMED.items():
         whole, counts = kept[KEPT, STOCK, model], [kept[KEPT, way, model] for way in BRIEF]
         cells.append([name, size(whole), *(f"{size(count)}, {_less(count, whole)} less" for count in counts)])
-    note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
+    note = "Bytes as CUDA's kernels save them, at the model's usual length or size, without weights and inputs."
     return "\n".join([*table(["", STOCK, *BRIEF.values()], cells), "", note]) + "\n"
 
 
@@ -102,7 +103,7 @@ def models_section() -> str:
     for model in MODELS:
         whole = kept[KEPT, STOCK, model]
         cells.append([model, size(whole), *(_less(kept[KEPT, way, model], whole) for way in WAYS)])
-    note = "Bytes without weights and inputs, as it is, and how much less by `compress`."
+    note = "Bytes without weights and inputs, in eager mode, and how much less `compress` saves."
     return "\n".join([*table(["", STOCK, *WAYS], cells), "", note]) + "\n"
 
 
@@ -122,33 +123,59 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rows_of(section: Callable[[], str], names: Sequence[str]) -> Callable[[], str]:
+    """The same section with those rows of its tables alone whose first cell is one of these names."""
+
+    def made() -> str:
+        shown = []
+        for text in section().splitlines():
+            cell = text.removeprefix("|").partition("|")[0].strip()
+            if not text.startswith("| ") or not cell or cell in names:  # a head has an empty cell
+                shown.append(text)
+        return "\n".join(shown) + "\n"
+
+    return made
+
+
+def first_table(section: Callable[[], str]) -> Callable[[], str]:
+    """The same section with the first of its tables alone."""
+
+    def made() -> str:
+        table, *others = section().split("\n\n")
+        return "\n\n".join([table, *(part for part in others if not part.startswith("|"))])
+
+    return made
+
+
 # By the names of their markers: the function that makes each section.
 SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
+    "accuracy-brief": rows_of(accuracy.section, ("relu", "tanh", "softplus", "gelu", "silu")),
     "budget": budget.section,
     "compression": compression.section,
     "gpu-models": models_page.section,
+    "gpu-models-brief": models_page.readme,
     "gpu-speed": gpu.speed_section,
     "invact": invact_section,
     "kernel-times": kernel_times.section,
+    "kernel-times-brief": rows_of(kernel_times.section, ("compile", "forward-ad", "fewbit-3", "invact")),
     "kernels": kernels_section,
     "mlp": mlp_section,
     "models": models_section,
     "rivals": rivals.section,
+    "rivals-brief": first_table(rivals.section),
     "savings": savings_section,
     "training": training.section,
     "coded": training.coded_section,
 }
-BRIEFLY = {"gpu-models": models_page.readme}  # in README
 MARKED = re.compile(r"(?<=^<!-- )([\w-]+)(:begin -->\n).*?(?=^<!-- \1:end -->$)", re.MULTILINE | re.DOTALL)
 
 
 def rendered(page: Path) -> str:
     """The text of a page, with its sections made from the committed rows and the shipped files."""
-    makers = {**SECTIONS, **(BRIEFLY if page == ROOT / "README.md" else {})}
 
     def section(match: re.Match[str]) -> str:
-        return f"{match[1]}{match[2]}{makers[match[1]]()}"
+        return f"{match[1]}{match[2]}{SECTIONS[match[1]]()}"
 
     return MARKED.sub(section, page.read_text(encoding="utf-8"))
 
@@ -159,6 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     texts = {page: rendered(page) for page in PAGES}
     for page, text in texts.items():
         write_text(page, text)
+    if find_spec("matplotlib"):  # machines with GPUs may lack it
+        from benchmarks import picture
+
+        picture.draw()
     return command.GOOD
 
 

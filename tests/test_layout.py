@@ -38,9 +38,10 @@ DYNAMIC = {
 
 TOP_LEVEL = {
     *(".ci", ".github", ".gitignore"),
-    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
     *("constraints.txt", "mkdocs.yml", "pyproject.toml"),
-    *("actfit", "benchmarks", "codegen", "coefficients", "docs", "fitting", "kernels", "notebooks", "tests"),
+    *("actfit", "benchmarks", "codegen", "coefficients", "docs", "examples", "fitting", "kernels", "notebooks"),
+    "tests",
 }
 
 
@@ -209,6 +210,10 @@ def test_all_packages_are_shipped(pyproject):
     wheel = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert set(wheel["only-include"]) == set(ALLOWED)
     assert wheel["sources"] == {name: f"actfit/{name}" for name in ALLOWED if name != "actfit"}
+
+
+def test_the_citation_has_the_version(pyproject):
+    assert f"\nversion: {pyproject['project']['version']}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 # The checkers themselves, on small sources: each of them can fail.

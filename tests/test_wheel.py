@@ -1,6 +1,7 @@
 """The wheel, installed without the repository: its content, its commands, and that nothing writes into it."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -138,7 +139,15 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
 def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
     with tarfile.open(built / f"{STEM}.tar.gz") as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {*source_files(), "pyproject.toml", "LICENSE", "README.md", "Makefile", "constraints.txt"} <= names
+    assert {
+        *source_files(),
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CITATION.cff",
+        "Makefile",
+        "constraints.txt",
+    } <= names
     assert {"tests/conftest.py", "tests/test_wheel.py", "docs/compress.md"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
 
@@ -205,6 +214,16 @@ def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp
     assert version == "1"
 
 
+@pytest.mark.parametrize("trainer", ["transformers", "lightning"])
+def test_a_callback_is_imported_or_says_what_is_missing(trainer: str, installed: Installed, tmp_path: Path) -> None:
+    words = "-W", "default", "-c", f"from actfit.integrations.{trainer} import ActfitCallback; print('imported')"
+    done = installed.run(tmp_path, *words)
+    if importlib.util.find_spec(trainer):
+        assert (done.returncode, done.stdout) == (0, "imported\n")
+    else:
+        assert done.stderr.splitlines()[-1].startswith(f"ImportError: actfit.integrations.{trainer} needs PyTorch and ")
+
+
 def test_the_hubs_kernels_and_ours_work_side_by_side(built: Path, tmp_path: Path) -> None:
     """transformers probes for a package of the name `kernels`; in a checkout there is a folder of that name, too."""
 
@@ -261,6 +280,14 @@ def test_an_import_says_what_is_missing(bare: Installed, tmp_path: Path) -> None
     assert done.returncode == 1
     line = "ImportError: actfit needs PyTorch to train models, which is not installed; pip install torch triton"
     assert done.stderr.splitlines()[-1] == line
+
+
+def test_a_callback_says_that_torch_is_missing(bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-c", "from actfit.integrations.transformers import ActfitCallback")
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: actfit.integrations.transformers needs PyTorch and transformers; pip install torch transformers"
+        " accelerate"
+    )
 
 
 def test_what_needs_no_torch_runs_without(bare: Installed, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ BRIEF = ("llama-bare", "vit-l")
 NONE = "No rows of a GPU yet.\n"
 
 
-def _medians(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
+def medians(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
     """By model and way, what was measured; models with an eager row, in the order of MODELS."""
     models: dict[str, dict[str, dict[str, float]]] = {}
     for (model, way), of_way in by(rows, "mode", "implementation").items():
@@ -49,7 +49,7 @@ def readme() -> str:
     """Peak, time and error of the models of BRIEF."""
     lines: list[str] = []
     for rows in on_gpus("gpu-models").values():
-        models = {model: ways for model, ways in _medians(rows).items() if model in BRIEF}
+        models = {model: ways for model, ways in medians(rows).items() if model in BRIEF}
         head = ["", *(f"{MODELS[model][0]}: {what}" for model in models for what in ("peak", "time", "error"))]
         cells = []
         for way in _known(way for ways in models.values() for way in ways):
@@ -78,7 +78,7 @@ def section() -> str:
     for rows in on_gpus("gpu-models").values():
         transformers = rows[0]["versions"]["transformers"]
         lines += [f"In bfloat16 on {place(rows[0])} and transformers {transformers}, with random weights:", ""]
-        for model, ways in _medians(rows).items():
+        for model, ways in medians(rows).items():
             row: dict[str, Any] = next(row for row in rows if row["mode"] == model)
             batch, *rest = row["size"].values()
             title = f"{MODELS[model][1]}, {batch} × {' × '.join(map(str, rest))}"

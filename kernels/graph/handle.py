@@ -10,11 +10,11 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.graph.capture import Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.graph.ways.policies import method_of, way_of
 from actfit.kernels.head.heads import Head
 from actfit.kernels.memory.step import Loss, check_loss
-from actfit.kernels.methods.every_tensor import ROUNDINGS, EveryTensor
-from actfit.kernels.methods.method import check_bits
+from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.make import kind_of, make_plan
 from actfit.kernels.planning.plan import Plan
@@ -160,16 +160,7 @@ def compress(
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
-    if bits is not None:
-        check_bits(bits, EveryTensor.widths)
-    by_policy = None
-    if policy is not None:
-        by_policy = method_of(policy)
-        for argument, given in (("bits", bits), ("rounding", rounding), ("plan", plan), ("fit", fit)):
-            if given is not None:
-                raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
-    if rounding is not None and rounding not in ROUNDINGS:
-        raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
+    check_request(bits, rounding, plan, policy, fit, chunked_loss)
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
@@ -177,23 +168,23 @@ def compress(
             )
     check_loss(loss, targets)
     if fit is not None:
-        plan = _fitting(model, plan, fit, rounding, inputs, loss, targets)
+        plan = _fitting(model, fit, rounding, inputs, loss, targets)
         rounding = inputs = None  # the plan is checked
     elif inputs is None and loss is not None:
         raise KernelError("loss must go with inputs, a batch of training, got none")
     elif inputs is not None and bits is None and plan is None:
         raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:
-        method = by_policy if bits is None else EveryTensor(bits, rounding or "nearest")
+        method = None if policy is None else method_of(policy)
+        if bits is not None:
+            method = EveryTensor(bits, rounding or "nearest")
         chunked = bits is not None if chunked_loss is None else chunked_loss
         engine = Engine(method, policy=policy if method is None else None, chunked_loss=chunked)
     else:
-        if chunked_loss is not None:
-            raise KernelError("chunked_loss must be left out with a plan, which counts on it")
-        plan = _loaded(model, plan, bits, rounding)
-        engine = Engine(
-            plan.method if plan.sites else None, frozenset(plan.recomputed), planned=plan.decoded, chunked_loss=True
-        )
+        plan = loaded(plan)
+        plan.check_model(model)
+        method, again = plan.method if plan.sites else None, frozenset(plan.recomputed)
+        engine = Engine(method, again, planned=plan.decoded, chunked_loss=True)
     checked = None
     if inputs is not None and engine.method is not None:
         planned = None if plan is None else plan.errors.predicted
@@ -205,24 +196,11 @@ def compress(
 
 
 def _fitting(
-    model: nn.Module, plan: Any, fit: str | float, rounding: str | None, inputs: Any, loss: Loss | None, targets: Any
+    model: nn.Module, fit: str | float, rounding: str | None, inputs: Any, loss: Loss | None, targets: Any
 ) -> Plan:
     """The plan for a budget."""
-    if plan is not None:
-        raise KernelError("fit must be left out with plan, which was made for a budget")
     if inputs is None:
         raise KernelError(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
     return make_plan(model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", stack_level=3)
-
-
-def _loaded(model: nn.Module, plan: Any, bits: int | None, rounding: str | None) -> Plan:
-    """A plan of this model, from a file if need be."""
-    if bits is not None or rounding is not None:
-        raise KernelError("bits and rounding must be left out with plan, which says both")
-    if not isinstance(plan, Plan | str | PathLike):
-        raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
-    loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
-    loaded.check_model(model)
-    return loaded

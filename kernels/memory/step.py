@@ -170,6 +170,11 @@ def check_loss(loss: Any, targets: Any) -> None:
         raise KernelError("targets must go with loss, a function of the output and of them, got none")
 
 
+def own_loss(output: Any) -> Any:
+    """The loss that a model's output has, as in transformers' models with labels; or None."""
+    return output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+
+
 def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -> list[Tensor]:
     """The tensors that backward starts from: the loss, or else all differentiable tensors in the model's output.
 
@@ -191,7 +196,7 @@ def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -
     if loss is not None:
         value = loss(output) if targets is None else loss(output, targets)
     else:
-        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        value = own_loss(output)
     if value is not None:
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise KernelError(f"loss must be a tensor of one number with a gradient, got {shown(value)}")

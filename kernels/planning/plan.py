@@ -121,7 +121,11 @@ class Plan:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as JSON, for `Plan.load` and `compress(model, plan=path)`."""
-        write_text(Path(path), json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n")
+        write_text(Path(path), self.to_json())
+
+    def to_json(self) -> str:
+        """The text of its file, for `Plan.from_json`."""
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n"
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Plan":
@@ -133,11 +137,20 @@ class Plan:
             For a file that cannot be read, or is no plan.
         """
         try:
-            return _plan(json.loads(Path(path).read_text(encoding="utf-8")))
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise KernelError(f"plan must be a file that can be read, got {path}: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except UnicodeDecodeError as error:
             raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
+        return Plan.from_json(text, str(path))
+
+    @staticmethod
+    def from_json(text: str, source: str = "text") -> "Plan":
+        """A plan from what `to_json` gave; raises KernelError, which names the source, for any other text."""
+        try:
+            return _plan(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {_line(error)}") from error
 
     def __str__(self) -> str:
         return text_of(self)

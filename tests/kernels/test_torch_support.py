@@ -10,10 +10,11 @@ NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 
 def names_of_tests() -> set[tuple[str, str]]:
-    """The file and name of each test in this folder and its subfolders."""
+    """The file and name of each test in this folder and its subfolders, and of those of the callbacks."""
     return {
-        (file.relative_to(HERE).with_suffix("").as_posix(), node.name)
-        for file in HERE.rglob("test_*.py")
+        (file.relative_to(folder).with_suffix("").as_posix(), node.name)
+        for folder, within in ((HERE, HERE), (HERE.parent, HERE.parent / "integrations"))
+        for file in within.rglob("test_*.py")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }

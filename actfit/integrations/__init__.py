@@ -1,0 +1,1 @@
+"""Callbacks for trainers: `actfit.integrations.transformers` and `actfit.integrations.lightning`."""
