@@ -1,10 +1,10 @@
 """python -m benchmarks.budget: well-known models in a quarter of the memory that a step takes, and what it costs.
 
-`make_plan` is asked for a quarter of the peak, as `actfit memory --budget` does: bytes on fake tensors, as a
-CPU runs the model; errors on a narrow copy with random weights. Beside it, the model as it is, with each block
-checkpointed, and with the same bits everywhere. Models that a CPU can train are also timed. Rows, as JSON lines, in
-benchmarks/results/<device>/budget.jsonl, whole or not at all, and the front of one model beside them. Kinds of rows, by
-mode:
+`make_plan` is asked for the least error in a quarter of the peak, as `actfit memory --goal error` does: bytes on fake
+tensors, as a CPU runs the model; errors on a narrow copy with random weights. Beside it, the model as it is, with each
+block checkpointed, and with the same bits everywhere. Models that a CPU can train are also timed. Rows, as JSON lines,
+in benchmarks/results/<device>/budget.jsonl, whole or not at all, and the front of one model beside them. Kinds of rows,
+by mode:
 
     step     B kept for backward and at the peak; ratio of products; relative error, measured of the plan and of uniform
              bits that fit, else predicted; s that planning took
@@ -32,7 +32,7 @@ from actfit.kernels.memory.saved import size
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.fronts import Front, front_of
-from actfit.kernels.planning.make import kind_of, make_plan
+from actfit.kernels.planning.make import kind_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.task import Task
@@ -48,10 +48,9 @@ PROG, CPU = "budget", torch.device("cpu")
 SHARE = 4  # the peak as it is, over the budget
 BELOW = 0.8  # of the peak with each block checkpointed: another budget, of DRAWN
 STOCK, CHECKPOINT, PLAN, LOWER = "stock", "checkpoint", "plan", "plan below checkpoint"
-FAST = "fastest plan"
 BUDGET, UNIFORM = "budget", "uniform"
 KEPT, PEAK, ERROR, BITS, SECONDS = "B kept", "B at the peak", "relative error", "bits", "s to plan"
-AGAIN, WORK, PLANNED = "blocks computed again", "ratio of products", "ratio of times planned"
+AGAIN, WORK = "blocks computed again", "ratio of products"
 STEP, TIME = "step", "time"
 NAMED = {"bert": "BERT", "vit": "ViT", "llama": "Llama 2 (7B)"}
 TIMED = ("bert", "vit")
@@ -80,7 +79,7 @@ def _base(task: Task, name: str, mode: str) -> dict[str, Any]:
 
 
 def steps(base: dict[str, Any], plan: Plan, front: Front, others: dict[str, Plan], seconds: float) -> list[Row]:
-    """Rows of bytes and errors; `others` are FAST and LOWER, if there are such plans."""
+    """Rows of bytes and errors; `others`: LOWER, if there is such a plan."""
     values: dict[tuple[str, str], float] = {
         (BUDGET, PEAK): (plan.stock.peak or 0) // SHARE,
         (UNIFORM, BITS): plan.uniform,
@@ -94,36 +93,27 @@ def steps(base: dict[str, Any], plan: Plan, front: Front, others: dict[str, Plan
     for name, other in others.items():
         values[name, PEAK], values[name, ERROR] = other.planned.peak or 0, other.errors.measured
         values[name, AGAIN] = len(other.recomputed)
-        if other.time is not None:
-            values[name, PLANNED] = other.time
     return [
         Row(implementation=way, unit=unit, **base, **origin(CPU), **summary([float(value)]))
         for (way, unit), value in values.items()
     ]
 
 
-def times(base: dict[str, Any], plans: dict[str, Plan], runs: int) -> list[Row]:
+def times(base: dict[str, Any], plan: Plan, runs: int) -> list[Row]:
     """Rows of seconds, of models that run for real, each with weights of its own."""
-    calls = {way: _step(base["what"], way, plans.get(way)) for way in (STOCK, CHECKPOINT, *plans)}
+    calls = {way: _step(base["what"], way, plan) for way in (STOCK, CHECKPOINT, PLAN)}
     taken = {way: seconds for way, (seconds, _) in rounds(clock_of(CPU), calls, runs).items()}
     return ratio_rows({**base, **origin(CPU)}, taken, STOCK)
 
 
-def _step(name: str, way: str, plan: Plan | None) -> Callable[[], object]:
+def _step(name: str, way: str, plan: Plan) -> Callable[[], object]:
     torch.manual_seed(0)
     model, args, kwargs = zoo.build(name)
-    if plan is not None:
+    if way == PLAN:
         compress(model, plan=plan)
     elif way == CHECKPOINT:
         checkpoint_each(blocks(model))
     return lambda: loss(model(*args, **kwargs)).backward()
-
-
-def fastest(name: str, budget: int) -> Plan:
-    """The default plan of a model that runs for real: its prices are those of this machine."""
-    torch.manual_seed(0)
-    model, args, kwargs = zoo.build(name)
-    return make_plan(model, kwargs or args, budget, loss=loss)
 
 
 def measured(models: Sequence[str], runs: int, count: int, fronts: dict[str, Front]) -> Iterator[list[Row]]:
@@ -138,12 +128,10 @@ def measured(models: Sequence[str], runs: int, count: int, fronts: dict[str, Fro
         if name == DRAWN:
             checkpointed = next(point for point in front.named if point.name == CHECKPOINT)
             others[LOWER] = plan_of(task, int(BELOW * (checkpointed.bytes.peak or 0)), goal="error")
-        if name in TIMED:
-            others[FAST] = fastest(name, budget)
         fronts[name] = front
         yield steps(_base(task, name, STEP), plan, front, others, seconds)
         if name in TIMED:
-            yield times(_base(task, name, TIME), {PLAN: plan, FAST: others[FAST]}, runs)
+            yield times(_base(task, name, TIME), plan, runs)
 
 
 def described(rows: Sequence[Row]) -> str:
@@ -178,7 +166,7 @@ def section() -> str:
         row_of = {(row["what"], row["implementation"], row["unit"]): row for row in rows}
         picture = f"![{NAMED[DRAWN]}: bytes at the peak against the error](../benchmarks/results/{device}/{PICTURE})"
         cells = (_cells(name, row_of) for name in NAMED)
-        return "\n".join([*table(HEAD, cells), "", _note(rows), "", _fast(row_of), "", _lower(row_of), "", picture, ""])
+        return "\n".join([*table(HEAD, cells), "", _note(rows), "", _lower(row_of), "", picture, ""])
     return "No rows yet.\n"
 
 
@@ -194,17 +182,6 @@ def _cells(name: str, row_of: dict[tuple[str, str, str], dict[str, Any]]) -> lis
     row = row_of[name, STOCK, PEAK]
     title = f"{NAMED[name]}, {row['size']['batch']} × {row['size']['length']}, {row['dtype']}"
     return [title, *peaks[:2], *plan, peaks[2], work[1], ratios[1]]
-
-
-def _fast(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:
-    said = []
-    for name in TIMED:
-        error, planned = (row_of[name, FAST, unit]["median"] for unit in (ERROR, PLANNED))
-        ratio = spread(row_of[name, f"{FAST} / {STOCK}", "ratio of times"])
-        said.append(
-            f"{NAMED[name]} takes {ratio} × as long ({planned:.2f} planned), with an error of {100 * error:.2g} %"
-        )
-    return f"The fastest plan for the same budget, which is the default: {'; '.join(said)}."
 
 
 def _lower(row_of: dict[tuple[str, str, str], dict[str, Any]]) -> str:
