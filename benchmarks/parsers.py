@@ -22,7 +22,6 @@ COMPRESSION_WAYS = (
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
     *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
-BUDGET_RUNS = 9
 SUITES = ("accuracy", "memory", "speed", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
@@ -83,14 +82,6 @@ def accuracy(doc: str | None) -> command.Parser:
     parser.add_argument("--fn", metavar="F,...", help="default: all")
     add_device(parser)
     parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK_FUNCTIONS)} only")
-    return parser
-
-
-def budget(doc: str | None) -> command.Parser:
-    parser = measuring("budget", doc, file_of("budget"))
-    parser.add_argument("--models", metavar="M,...", help="default: all")
-    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {BUDGET_RUNS})")
-    parser.add_argument("--quick", action="store_true", help="one round: to see that all of it runs")
     return parser
 
 

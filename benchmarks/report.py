@@ -24,7 +24,6 @@ from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.few_bit import FewBit
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
 from actfit.kernels.methods.from_output import FromOutput
-from benchmarks import budget
 from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
 from benchmarks.gpu import models_page
@@ -151,7 +150,6 @@ def first_table(section: Callable[[], str]) -> Callable[[], str]:
 SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
     "accuracy-brief": rows_of(accuracy.section, ("relu", "tanh", "softplus", "gelu", "silu")),
-    "budget": budget.section,
     "compression": compression.section,
     "gpu-models": models_page.section,
     "gpu-models-brief": models_page.readme,

@@ -60,7 +60,6 @@ SUITES = {
         Step("kernels"),
         Step("rivals", ("--what", "speed")),
         Step("compression", ("--what", "times")),
-        Step("budget", placed=False),
         Step("slack", placed=False, brief=False),
         Step("price", placed=False, brief=False),
     ),

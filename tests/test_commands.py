@@ -48,7 +48,7 @@ BAD = {
     **{
         f"benchmarks.{name}": ("--bits 3", f"{name}: ")
         for name in (
-            *("accuracy", "budget", "compression", "kernels", "memory", "price"),
+            *("accuracy", "compression", "kernels", "memory", "price"),
             *("report", "rivals", "run", "slack", "training"),
         )
     },
