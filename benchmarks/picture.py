@@ -46,7 +46,7 @@ def figure() -> Figure:
             axes.plot(
                 peak, time, "o", color="C0" if ours else "0.4", fillstyle="full" if ours else "none", markersize=9
             )
-            text = f"{label}, error {100 * error:.2g} %" if error > 0.05 else label
+            text = f"{label}, error {100 * error:.2g} %" if "bits" in label else label
             axes.annotate(text, (peak, time), (9, -3), textcoords="offset points", fontsize="small")
         axes.set_title(title, fontsize="medium")
         axes.set_xlim(0, 1.45 * max(peak for peak, _, _ in ways.values()))
