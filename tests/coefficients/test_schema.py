@@ -113,12 +113,10 @@ def test_the_schema_uses_only_keywords_that_are_checked() -> None:
     ("document", "message"),
     [
         ([], "the document must be an object, got []"),
-        ({1: 2}, "the document must be an object, got {1: 2}"),
         (
             changed(GOOD, ("options", "levels"), "most"),
             "options.levels must be one of ['best', 'contiguous', 'shared', 'even'], got 'most'",
         ),
-        (changed(GOOD, ("options", "bits"), 9), "options.bits must be at most 8, got 9"),
         (
             changed(GOOD, ("function", "params", "a b\n"), "1"),
             "function.params[\"a b\\n\"] must be a finite number, got '1'",

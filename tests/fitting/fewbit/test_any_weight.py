@@ -134,15 +134,11 @@ def test_a_narrow_peak_of_a_callable_is_found(width, centre, beneath):
     assert error.gap <= GAP or error.l2_squared < 1e-12  # where f' hardly varies
 
 
-def needle(offset):
-    """A peak so narrow that a single point of a single grid hits it, and landmarks around it."""
-    centre = LO + (HI - LO) / scan.POINTS * (round(scan.POINTS * 0.47) + offset)
-    return bump(centre, 2e-8), [centre + 2e-8 * away for away in (-8, -4, -2, 0, 2, 4, 8)]
-
-
 @pytest.mark.slow
 def test_a_peak_that_the_judge_alone_sees_is_refused():
-    density, marks = needle(GOLDEN)
+    """It is so narrow that a single point of a single grid hits it."""
+    centre = LO + (HI - LO) / scan.POINTS * (round(scan.POINTS * 0.47) + GOLDEN)
+    density, marks = bump(centre, 2e-8), [centre + 2e-8 * away for away in (-8, -4, -2, 0, 2, 4, 8)]
     with pytest.raises(
         InputError, match=r"^weight callable:n must have no feature that a grid steps over.*landmarks=\.\."
     ):

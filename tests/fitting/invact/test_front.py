@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from actfit.coefficients import load
 from actfit.fitting.activations import get
 from actfit.fitting.invact.document import candidate_of
@@ -15,22 +13,13 @@ from actfit.fitting.invact.judge import Judge, Rule, rule_for
 from actfit.fitting.weights import named
 
 
-@pytest.fixture(scope="module")
-def spoilt():
-    """silu's right formula in float32 with a constant moved, its judge and its problem."""
+def test_what_misses_narrowly_gets_better_constants():
+    """silu's right formula in float32 with a constant moved."""
     error_floor = information_floor(get("silu"), "float32", named("norm"))
     variable, problem = problems(stretch_of(error_floor.split, 1), error_floor, rule_for(error_floor))[0]
-    candidate = candidate_of(load("silu", "invact-float32")["solution"]["branches"][1])
+    candidate, judge = candidate_of(load("silu", "invact-float32")["solution"]["branches"][1]), Judge(1, error_floor)
     values = (candidate.form.values[0] * (1 + 1e-6), *candidate.form.values[1:])
-    return (
-        replace(candidate, form=replace(candidate.form, values=values), variable=variable),
-        problem,
-        Judge(1, error_floor),
-    )
-
-
-def test_what_misses_narrowly_gets_better_constants(spoilt):
-    candidate, problem, judge = spoilt
+    candidate = replace(candidate, form=replace(candidate.form, values=values), variable=variable)
     error = judge(candidate).pointwise
     first, second = _with_another_polish(candidate, problem, Rule("a tenth less", pointwise=error / 1.1), judge)
     assert first == (candidate, judge(candidate))
