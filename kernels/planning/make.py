@@ -10,7 +10,8 @@ from actfit.coefficients.progress import shown as shown_progress
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.goals import GOALS, Bound, Goal, check_bound
+from actfit.kernels.planning.bounds import Bound, check_bound
+from actfit.kernels.planning.goals import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent

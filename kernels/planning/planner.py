@@ -10,9 +10,10 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.bounds import Bound, squared_bound
 from actfit.kernels.planning.budget import check, limits
 from actfit.kernels.planning.fastest import fastest
-from actfit.kernels.planning.goals import Bound, Goal, squared_bound
+from actfit.kernels.planning.goals import Goal
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.modules import repeated_modules
 from actfit.kernels.planning.plan import Plan

@@ -21,7 +21,7 @@ from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
 from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
-from actfit.kernels.planning.goals import ROUNDING
+from actfit.kernels.planning.bounds import ROUNDING
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from actfit.kernels.planning.task import SAMPLES, in_training
 

@@ -15,8 +15,8 @@ from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.blocks import Blocks, BlockWays
+from actfit.kernels.planning.bounds import squared_bound
 from actfit.kernels.planning.fastest import GAIN, fastest
-from actfit.kernels.planning.goals import squared_bound
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.prices import Prices, measure
 from actfit.kernels.planning.sensitivity import Bits
