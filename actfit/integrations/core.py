@@ -68,14 +68,8 @@ class Compression:
         KernelError
             As `compress` and `make_plan` do, and for a budget without a batch.
         """
-        if self.fit is not None and self.plan is None:
-            if inputs is None:
-                raise KernelError(
-                    f"fit must be left out under FSDP, which has sharded the model already, got {self.fit!r}; make the"
-                    " plan before with actfit.make_plan, and give plan= its file"
-                )
-            made = make_plan(model, inputs, self.fit, rounding=self.rounding or "nearest", stack_level=3)
-            self.plan = _of_first_process(made)
+        if self.fit is not None:
+            self.plan = self._planned(model, inputs, self.fit)
         if self.plan is not None:
             self.handle = compress(model, plan=self.plan)
             told = str(self.plan).splitlines()[: 2 if self.plan.needed else 1]
@@ -85,6 +79,21 @@ class Compression:
             told = [*_difference(before, _bytes(model, inputs)), self._error()]
         self.line = f"actfit: {'; '.join(told)}"
         return self.line
+
+    def _planned(self, model: nn.Module, inputs: Any, fit: str | float) -> Plan:
+        """The plan for a budget: the one that was taken up, or a new one."""
+        if self.plan is None and inputs is None:
+            raise KernelError(
+                f"fit must be left out under FSDP, which has sharded the model already, got {fit!r}; make the"
+                " plan before with actfit.make_plan, and give plan= its file"
+            )
+        rounding = self.rounding or "nearest"
+        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, rounding=rounding, stack_level=4))
+
+    def take_up(self, plan: Plan | None) -> None:
+        """Go by the plan of a checkpoint, if it was made for the same budget; else plan anew."""
+        if self.fit is not None:
+            self.plan = plan if plan is not None and plan.budget == str(self.fit) else None
 
     def told(self, output: Any) -> str:
         """The line, which says so where the model's output has no loss."""
@@ -125,13 +134,27 @@ def _difference(before: tuple[int, int] | None, after: tuple[int, int] | None) -
     return [f"{name} {size(now)}, {size(was)} before" for name, was, now in zip(names, before, after, strict=True)]
 
 
-def _of_first_process(plan: Plan) -> Plan:
-    """The first process's plan, so that all do the same."""
+def _of_first_process(make: Callable[[], Plan]) -> Plan:
+    """The first process's plan, so that all do the same; where one process fails, all raise KernelError.
+
+    All make one, as a model may exchange statistics between processes.
+    """
     if not (distributed.is_available() and distributed.is_initialized()):
-        return plan
-    texts = [plan.to_json()]
-    distributed.broadcast_object_list(texts)
-    return Plan.from_json(texts[0])
+        return make()
+    failed: Exception | None = None
+    made = why = ""
+    try:
+        made = make().to_json()
+    except Exception as error:  # of any kind: the others wait
+        failed, why = error, f"{type(error).__name__}: {error}"
+    every: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, (made, why))
+    if failed is not None:
+        raise failed
+    for rank, (_, reason) in enumerate(every):
+        if reason:
+            raise KernelError(f"fit must have a plan in every process, got none in process {rank}: {reason}")
+    return Plan.from_json(every[0][0])
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -156,7 +179,10 @@ def at_first_step(
     """
     own, forward = vars(model).get("forward"), model.forward
     if getattr(own, "waits", False):
-        raise KernelError("callbacks must have one ActfitCallback, got two; leave one out")
+        raise KernelError(
+            "callbacks must have one ActfitCallback, got a model that one waits for already: leave it out of the"
+            " callbacks, or, after an interrupted training, call its on_train_end or give its model anew"
+        )
 
     def cancel() -> None:
         if vars(model).get("forward") is first:

@@ -100,8 +100,8 @@ class ActfitCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the plan of a checkpoint."""
-        if "plan" in state_dict and self.compression.fit is not None:
-            self.compression.plan = Plan.from_json(state_dict["plan"], "the checkpoint")
+        if "plan" in state_dict:
+            self.compression.take_up(Plan.from_json(state_dict["plan"], "the checkpoint"))
 
 
 def _part(module: Any, name: str) -> nn.Module:

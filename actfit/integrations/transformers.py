@@ -103,7 +103,7 @@ class ActfitCallback(TrainerCallback):
         """Plan anew, unless training resumes from a checkpoint with a plan."""
         if self.compression.fit is not None:
             resumes = (checkpoint / PLAN_FILE).exists()
-            self.compression.plan = Plan.load(checkpoint / PLAN_FILE) if resumes else None
+            self.compression.take_up(Plan.load(checkpoint / PLAN_FILE) if resumes else None)
 
     def _write(self, folder: Path) -> None:
         plan = self.compression.plan

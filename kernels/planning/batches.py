@@ -23,7 +23,9 @@ class Call(NamedTuple):
 
 
 def call_of(inputs: Any) -> Call:
-    """The call for `inputs` as `make_plan` takes them."""
+    """The call for `inputs` as `make_plan` takes them, or a call itself."""
+    if isinstance(inputs, Call):
+        return inputs
     if isinstance(inputs, Mapping):
         return Call((), dict(inputs))
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})

@@ -25,10 +25,10 @@ def check_bound(bound: Any) -> None:
 def squared_bound(bound: Bound | None, model: nn.Module) -> float:
     """The largest ||g' - g||² / ||g||² that is allowed: as given, or as rounding to the dtype in training makes it.
 
-    0 if that is finer than codes of the most bits could ever be.
+    0 if that is less than what float32 rounds, or, of a dtype, finer than codes of the most bits could ever be.
     """
     if isinstance(bound, int | float):
-        return float(bound) ** 2
+        return float(bound) ** 2 if bound >= torch.finfo(torch.float32).eps else 0.0
     dtypes = {x.dtype for x in model.parameters() if x.is_floating_point() and x.itemsize > 1}
     devices = {x.device.type for x in model.parameters()} - {"meta"}
     dtypes |= {torch.get_autocast_dtype(device) for device in devices if torch.is_autocast_enabled(device)}

@@ -7,9 +7,11 @@ the bytes that steps take in which all blocks go one way.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
+from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
@@ -48,11 +50,25 @@ def fastest(
         if mixture is None:
             break
         search.observe(*mixture)
+    if not search.found:  # those of the fewest bytes
+        search.observe(len(search.blocks), 0)
     for candidate in sorted(search.found.values(), key=lambda candidate: candidate.time):
         checked = search.checked(candidate)
         if checked is not None:
             return checked
-    raise InfeasibleError(infeasible(search.again, limit))
+    raise InfeasibleError(infeasible(search.again, limit) if bound else _needed(search.again, limit))
+
+
+def _needed(step: Step, limit: Limits) -> str:
+    """The smallest budget with exact gradients."""
+    kept, peak = _amounts(step, None)
+    most, what, got = peak, "at the peak of a step", limit.peak
+    if limit.kept is not None and kept > limit.kept:
+        most, what, got = kept, "kept for backward", limit.kept
+    return (
+        f"budget must be at least {size(most, up=True)} {what}, got {size(got or 0)}: exact gradients take as much,"
+        " with all blocks computed again that can be; max_gradient_error may allow less"
+    )
 
 
 class _Search:
@@ -64,6 +80,7 @@ class _Search:
         self.task, self.limit, self.bound, self.low_peak = task, limit, bound, low_peak
         self.blocks = tuple(task.blocks) if can_run_again(task, low_peak) else ()
         self.prices = prices(self.blocks)
+        self.passed = [0.0, *accumulate(self.prices.shares[name] for name in self.blocks)]
         self.captured = task.step(self.ways(0, 0), low_peak)
         self.again = task.step(self.ways(len(self.blocks), 0), low_peak)
         self.errors = task.errors((), self.captured) if bound else {}
@@ -83,17 +100,18 @@ class _Search:
         """Observe a step, and solve for its bits."""
         ways = self.ways(again, stock)
         step = self.task.step(ways, self.low_peak)
-        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(self.prices.parts(ways), WIDTHS[0])
+        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(self._parts(again, stock), WIDTHS[0])
         self.off = Amounts(seen.kept - estimated.kept, seen.peak - estimated.peak)
         self.tried.add((again, stock))
-        candidate = self._solved(Candidate(ways, step, completed(self.errors, step)), self.bound)
+        errors = completed(self.errors, step) if self.errors else {}
+        candidate = self._solved(Candidate(ways, step, errors, measured=self.prices.measured), self.bound)
         if candidate is not None:
             self.found[again, stock] = candidate
 
     def _solved(self, candidate: Candidate, bound: float) -> Candidate | None:
         """The candidate with the fewest codes within a bound; None if none is within the limits."""
         ways, step, errors, *_ = candidate
-        if bound and step.sites:
+        if bound and errors:
             solution = with_fewest_codes(step, errors, self.limit, bound)
         else:
             whole = dict.fromkeys([site.name for site in step.sites], None)
@@ -101,7 +119,8 @@ class _Search:
         if solution is None:
             return None
         coded = _elements(step, solution.bits) / self.elements
-        return candidate._replace(solution=solution, time=self.prices.time(ways, coded))
+        parts = self._parts(len(ways.recomputed), len(ways.unchanged))
+        return candidate._replace(solution=solution, time=self.prices.time(parts, coded))
 
     def promising(self) -> tuple[int, int] | None:
         """The mixture with the shortest estimated step that was not observed; None if it gains nothing.
@@ -118,12 +137,16 @@ class _Search:
         for again in range(len(self.blocks) + 1):
             for stock in range(len(self.blocks) + 1 - again):
                 if (again, stock) not in self.tried:
-                    ways = self.ways(again, stock)
-                    parts = self.prices.parts(ways)
+                    parts = self._parts(again, stock)
                     shares = [share for bits in WIDTHS if (share := self._share(parts, bits)) is not None]
                     if shares:
                         codable = parts.captured + parts.again * _elements(self.again) / self.elements
-                        yield self.prices.time(ways, min(shares) * codable), again, stock
+                        yield self.prices.time(parts, min(shares) * codable), again, stock
+
+    def _parts(self, again: int, stock: int) -> Parts:
+        """The share of blocks that go each way."""
+        first, last = self.passed[again], self.passed[-1] - self.passed[len(self.blocks) - stock]
+        return Parts(max(1.0 - first - last, 0.0), first, last)
 
     def _share(self, parts: Parts, bits: int) -> float | None:
         """The least share of what can have codes that has to have some; None if that errs or takes too much."""

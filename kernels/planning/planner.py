@@ -10,6 +10,7 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.blocks import Blocks
 from actfit.kernels.planning.bounds import Bound, squared_bound
 from actfit.kernels.planning.budget import check, limits
 from actfit.kernels.planning.fastest import fastest
@@ -17,7 +18,7 @@ from actfit.kernels.planning.goals import Goal
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.modules import repeated_modules
 from actfit.kernels.planning.plan import Plan
-from actfit.kernels.planning.prices import measure
+from actfit.kernels.planning.prices import Prices, measure
 from actfit.kernels.planning.safety import Checked, checked
 from actfit.kernels.planning.search import Candidate, search, smallest
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
@@ -57,6 +58,12 @@ def plan_of(
     uniform = widest(best.step, limit) if best.codes else {}
     measured = _measured(task, best, uniform, goal) if best.codes else _Measured(best)
     measured.verdict.tell(strict, stack_level)
+    if isinstance(max_gradient_error, float) and measured.errors.measured > max_gradient_error:
+        warnings.warn(
+            f"max_gradient_error must be at least {measured.errors.measured:.3g} for this budget on other samples, got"
+            f" {max_gradient_error:g}; give a larger budget",
+            stacklevel=stack_level,
+        )
     best, bits = measured.best, measured.best.solution.bits
     return Plan(
         type(task.model).__name__,
@@ -76,7 +83,7 @@ def plan_of(
         goal,
         modules=repeated_modules(task.model),
         unchanged=tuple(best.ways.unchanged),
-        time=best.time or None,
+        time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
 
 
@@ -88,12 +95,11 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
         tries = [(gaining, False), (gaining, True)]
     finds: list[Callable[[Limits, bool], Candidate]] = []
     if goal == "time" or bound == 0:
-        allowed = squared_bound("dtype" if bound is None else bound, task.model)
         prices = cache(partial(measure, task))
-        finds.append(lambda within, low_peak: fastest(task, within, allowed, prices, low_peak))
+        for allowed in dict.fromkeys((squared_bound("dtype" if bound is None else bound, task.model), 0.0)):
+            finds.append(partial(_fastest, task, prices, allowed))
     if bound != 0:
-        most = squared_bound(bound, task.model) ** 0.5 if bound == "dtype" else bound
-        finds.append(lambda within, low_peak: search(task, within, most, low_peak))
+        finds.append(partial(_of_least_error, task, None if bound == "dtype" else bound))
     refused: InfeasibleError | None = None
     for find in finds:
         for within, low_peak in tries:
@@ -109,6 +115,16 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
         f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
         " whole; larger budgets may gain, and deeper models do"
     )
+
+
+def _fastest(
+    task: Task, prices: Callable[[Blocks], Prices], allowed: float, within: Limits, low_peak: bool
+) -> Candidate:
+    return fastest(task, within, allowed, prices, low_peak)
+
+
+def _of_least_error(task: Task, bound: float | None, within: Limits, low_peak: bool) -> Candidate:
+    return search(task, within, bound, low_peak)
 
 
 class _Measured(NamedTuple):

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from actfit.kernels import private
 from actfit.kernels.memory.step import differentiated
@@ -54,25 +56,21 @@ class Prices:
     shares: Mapping[str, float] = field(default_factory=dict)
     measured: bool = True
 
-    def parts(self, ways: BlockWays) -> Parts:
-        """The share of blocks that go each way."""
-        again, stock = (sum(map(self.shares.__getitem__, names)) for names in (ways.recomputed, ways.unchanged))
-        return Parts(max(1.0 - again - stock, 0.0), again, stock)
-
-    def time(self, ways: BlockWays, coded: float) -> float:
+    def time(self, parts: Parts, coded: float) -> float:
         """Seconds of a step, × those of the unchanged model, with codes of a share of what can have some."""
-        parts = self.parts(ways)
         return 1.0 + self.captured * parts.captured + self.again * parts.again + self.coded * coded
 
 
 def usual(blocks: Blocks) -> Prices:
-    """Those of a Llama of 16 layers in bfloat16 on an H100, see docs/compress.md; for blocks that are alike."""
+    """Those of a Llama of 16 layers in bfloat16 on an H100, see docs/compress.md, with blocks that are alike."""
     return Prices(0.09, 0.08, 0.30, {name: 1 / len(blocks) for name in blocks}, measured=False)
 
 
 def measure(task: Task, blocks: Blocks) -> Prices:
     """The prices of a model's ways, on samples of its batch; the usual ones if it has no numbers, or no memory."""
-    if not blocks or task.stand_in is not None or any(private.is_fake(x) or x.is_meta for x in task.model.parameters()):
+    weights = list(task.model.parameters())
+    real = not any(private.is_fake(x) or x.is_meta for x in weights) and any(x.requires_grad for x in weights)
+    if not real or task.compiled or task.stand_in is not None:
         return usual(blocks)
     task.progress("timing steps")
     few = parts((task.call, task.targets), SAMPLES).share
@@ -80,19 +78,23 @@ def measure(task: Task, blocks: Blocks) -> Prices:
     ways = stock | {
         EXACT: task.changed(BlockWays(exact=True)),
         CODED: task.changed(BlockWays()),
-        AGAIN: task.changed(BlockWays(blocks, exact=True)),
+        **({AGAIN: task.changed(BlockWays(blocks, exact=True))} if blocks else {}),
     }
     try:
         with in_training(task.model):
             first = on_samples(task.call, task.targets, SAMPLES, False, partial(_seconds, task, (), stock, 1))
-            share = min(_fitting(task), few * ENOUGH / min(first[STOCK]))
+            step = min(first[STOCK])
+            share = min(_fitting(task), few * ENOUGH / step)
             samples = None if share >= 1 else max(int(SAMPLES * share / few), SAMPLES)
-            seconds = on_samples(task.call, task.targets, samples, False, partial(_seconds, task, blocks, ways, ROUNDS))
+            rounds = ROUNDS if step <= ENOUGH else 1
+            seconds = on_samples(task.call, task.targets, samples, False, partial(_seconds, task, blocks, ways, rounds))
     except (MemoryError, torch.OutOfMemoryError):
         return usual(blocks)
-    now, exact, coded, again = (min(seconds[way]) for way in (STOCK, EXACT, CODED, AGAIN))
-    forward = {name: min(seconds[name]) for name in blocks}
+    now, exact, coded, again = (min(seconds.get(way, (inf,))) for way in (STOCK, EXACT, CODED, AGAIN))
+    forward = {name: min(seconds[name], default=0.0) for name in blocks}  # one that was not called takes none
     total = sum(forward.values())
+    if blocks and not total:
+        return usual(blocks)
     return Prices(
         max(exact / now - 1, 0.0),
         max((coded - exact) / now, 0.0),
@@ -129,11 +131,16 @@ def _seconds(
 
 
 def _step(task: Task, call: Call, targets: Any) -> None:
-    """Forward and backward."""
+    """Forward and backward, of copies of the inputs: a model may change these in place."""
+    call, targets = private.tree_map(lambda x: _copied(x) if isinstance(x, Tensor) else x, (call, targets))
     weights = [weight for weight in task.model.parameters() if weight.requires_grad]
     with torch.enable_grad():
         losses = differentiated(task.model(*call.args, **call.kwargs), task.loss, targets)
     torch.autograd.grad(losses, weights, [torch.ones_like(x) for x in losses], allow_unused=True)
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 def _timed(task: Task, run: Callable[[], object]) -> float:

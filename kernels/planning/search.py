@@ -23,6 +23,7 @@ class Candidate(NamedTuple):
     errors: SiteErrors
     solution: Solution = Solution({}, 0.0, 0.0)
     time: float = 0.0
+    measured: bool = False  # whether the time is one of this machine
 
     @property
     def codes(self) -> bool:

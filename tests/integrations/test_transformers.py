@@ -57,14 +57,14 @@ def test_the_plan_is_beside_checkpoints_and_taken_up(tmp_path: Path, capsys: Any
     checkpoint = tmp_path / "checkpoint-2"
     assert (checkpoint / PLAN_FILE).read_text("utf-8") == plan
     assert Plan.load(checkpoint / PLAN_FILE).to_json() == plan
-    marked = json.loads(plan) | {"budget": "that of the checkpoint"}
+    marked = json.loads(plan) | {"model": "The one of the checkpoint"}
     (checkpoint / PLAN_FILE).write_text(json.dumps(marked), "utf-8")
     capsys.readouterr()
     trainer = trainer_of(tmp_path, ActfitCallback(fit=0.3), save_strategy="no")
     resumed = losses(trainer, resume_from_checkpoint=str(checkpoint))
     assert resumed == straight
     (line,) = lines(capsys.readouterr().out)
-    assert "budget that of the checkpoint" in line
+    assert "The one of the checkpoint, budget 0.3" in line
 
 
 def test_a_checkpoint_without_a_plan_is_planned_anew(tmp_path: Path, capsys: Any) -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from actfit import KernelError, Plan, compress, make_plan, peak_bytes, saved_bytes
-from actfit.kernels.graph.planning import CapturedTask
+from actfit.kernels.graph.planning import CapturedGradients, CapturedTask
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import Call, call_of
-from actfit.kernels.planning.blocks import Blocks, BlockWays
+from actfit.kernels.planning.blocks import Blocks, BlockWays, repeated_blocks
 from actfit.kernels.planning.bounds import squared_bound
 from actfit.kernels.planning.fastest import GAIN, fastest
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.prices import Prices, measure
+from actfit.kernels.planning.prices import Parts, Prices, measure
 from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
 from actfit.kernels.planning.step import SavedSite, Step
@@ -96,7 +96,16 @@ def every(task: Task, prices: Prices, limit: Limits, bound: float) -> Iterator[t
                     continue
                 bits = solution.bits
             if limit.hold(step, bits):
-                yield ways, prices.time(ways, sum(width is not None for width in bits.values()) / len(names))
+                yield (
+                    ways,
+                    prices.time(parts(task, ways), sum(width is not None for width in bits.values()) / len(names)),
+                )
+
+
+def parts(task: Task, ways: BlockWays) -> Parts:
+    """The shares of blocks that are alike."""
+    again, stock = (len(names) / len(task.blocks) for names in (ways.recomputed, ways.unchanged))
+    return Parts(1 - again - stock, again, stock)
 
 
 def deep() -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -139,6 +148,46 @@ def test_a_little_less_leaves_blocks_as_they_are(tmp_path: Path) -> None:
 def test_a_budget_below_what_exact_gradients_need() -> None:
     with pytest.raises(KernelError, match="exact gradients take as much, with all blocks computed again"):
         make_plan(*text(2), 0.01, max_gradient_error=0)
+
+
+@pytest.mark.slow
+def test_without_codes_where_they_err_too_much_on_other_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the least error that codes may have: an exact plan fits."""
+    monkeypatch.setattr(Task, "checked", lambda *given: [1.0])
+    model, inputs = deep()
+    plan = make_plan(model.bfloat16(), inputs[0].bfloat16(), 0.2)
+    assert (plan.goal, plan.errors.measured) == ("time", 0.0)
+
+
+@pytest.mark.slow
+def test_a_bound_that_does_not_hold_on_other_samples_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Task, "checked", lambda *given: [1.0])
+    monkeypatch.setattr(CapturedGradients, "error", lambda *given: 0.04)
+    with pytest.warns(UserWarning, match=r"max_gradient_error must be at least 0.2 for this budget on other samples"):
+        make_plan(*text(1), 0.2, max_gradient_error=0.15)
+
+
+class Unusual(nn.Module):
+    """Changes what it is given, and leaves a block out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attending() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2.0)
+        for block in self.blocks[:2]:
+            x = block(x)
+        return x
+
+
+@pytest.mark.slow
+def test_timing_changes_no_inputs_and_finds_blocks_that_are_not_called() -> None:
+    torch.manual_seed(0)
+    model, x = Unusual(), torch.ones(4, 64, 32)
+    prices = measure(CapturedTask(model, call_of(x)), repeated_blocks(model))
+    assert torch.equal(x, torch.ones(4, 64, 32))
+    assert prices.shares["blocks.2"] == 0
 
 
 @pytest.mark.slow
