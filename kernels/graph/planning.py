@@ -79,7 +79,9 @@ class CapturedTask(Task):
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
-            held = addresses([x for result in results if result.grad_fn for x in saved_of(result.grad_fn)])
+            # Reading what a block saves that runs again would run it again, and hold all that it saves.
+            read = [] if ways.recomputed and self.blocks[-1] in ways.recomputed else results
+            held = addresses([x for result in read if result.grad_fn for x in saved_of(result.grad_fn)])
             others = [x for x in results if not any(storage._cdata in held for storage in storages(x))]
             ends.append((history.event(), history.now_without(others)))
 

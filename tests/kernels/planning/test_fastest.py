@@ -131,6 +131,13 @@ def test_without_an_error_nothing_is_quantized() -> None:
     assert saved_bytes(model, *inputs).total == now
 
 
+def test_blocks_that_run_again_save_their_inputs_alone() -> None:
+    model, (x,) = deep()
+    blocks = repeated_blocks(model)
+    step = CapturedTask(model, call_of(x)).step(BlockWays(blocks, exact=True))
+    assert step.kept == (len(blocks) - 1) * x.nbytes  # the first one's is there before
+
+
 @pytest.mark.slow
 def test_a_little_less_leaves_blocks_as_they_are(tmp_path: Path) -> None:
     model, inputs = deep()
