@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from actfit import KernelError, Plan, compress, make_plan, peak_bytes, saved_bytes
-from actfit.kernels.graph.planning import CapturedGradients, CapturedTask
+from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning import planner
 from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.blocks import Blocks, BlockWays, repeated_blocks
 from actfit.kernels.planning.bounds import squared_bound
@@ -23,7 +24,7 @@ from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
 from actfit.kernels.planning.step import SavedSite, Step
 from actfit.kernels.planning.task import Task
-from actfit.kernels.planning.values import Bytes
+from actfit.kernels.planning.values import Bytes, Errors
 from tests.kernels.planning.nets import Attending, gradient, text
 
 ELEMENTS = 800  # of the tensor of each block that can have codes
@@ -168,8 +169,8 @@ def test_without_codes_where_they_err_too_much_on_other_samples(monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_bound_that_does_not_hold_on_other_samples_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Task, "checked", lambda *given: [1.0])
-    monkeypatch.setattr(CapturedGradients, "error", lambda *given: 0.04)
+    measured = planner._measured
+    monkeypatch.setattr(planner, "_measured", lambda *given: measured(*given)._replace(errors=Errors(0.1, 0.2)))
     with pytest.warns(UserWarning, match=r"max_gradient_error must be at least 0.2 for this budget on other samples"):
         make_plan(*text(1), 0.2, max_gradient_error=0.15)
 
