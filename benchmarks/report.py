@@ -151,6 +151,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
     "accuracy-brief": rows_of(accuracy.section, ("relu", "tanh", "softplus", "gelu", "silu")),
     "compression": compression.section,
+    "fits": compression.fits,
     "gpu-models": models_page.section,
     "gpu-models-brief": models_page.readme,
     "gpu-speed": gpu.speed_section,

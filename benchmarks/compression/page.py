@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compression.ways import COMPILED, EAGER, OURS
+from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPRESSED, EAGER, FITTED, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
 from benchmarks.parsers import COMPRESSION_WAYS
 
@@ -21,6 +21,37 @@ def section() -> str:
             lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(HEAD, cells)]
         lines += ["", _note(rows, times.get(device, []))]
     return "\n".join(lines[1:]) + "\n"
+
+
+def fits() -> str:
+    """Of each network with a default plan: what plans promise beside what is measured, and rivals."""
+    head = ("", "kept, × eager", "peak, × eager", "planned", "time, × eager", "planned", "error of the gradient")
+    lines: list[str] = []
+    times = read("compression-times")
+    for device, rows in _bytes().items():
+        timed = by(times.get(device, []), "what", "dtype")
+        for (name, dtype), of_net in by(rows, "what", "dtype").items():
+            ratios = {row["implementation"]: row for row in timed.get((name, dtype), []) if row["unit"] != "s"}
+            if any(f"{way} / {EAGER}" in ratios for way in FITTED):
+                lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(head, _fit_cells(of_net, ratios))]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _fit_cells(rows: Rows, ratios: dict[str, Any]) -> Iterator[list[str]]:
+    values = {(row["implementation"], row["mode"], row["unit"]): row["median"] for row in rows}
+    for way in (EAGER, *FITTED, *COMPRESSED, CHECKPOINT):
+        if way != EAGER and f"{way} / {EAGER}" not in ratios:
+            continue
+        shares = [f"{values[way, mode, 'B'] / values[EAGER, mode, 'B']:.3f}" for mode in ("kept", "peak")]
+        peak, time = (values.get((way, "planned", unit)) for unit in ("B", "ratio of times"))
+        yield [
+            f"`fit={FITTED[way]}`" if way in FITTED else way,
+            *shares,
+            "–" if peak is None else f"{peak / values[EAGER, 'peak', 'B']:.3f}",
+            "1" if way == EAGER else spread(ratios[f"{way} / {EAGER}"]),
+            "–" if time is None else f"{time:.2f}",
+            f"{values[way, 'error', 'relative error']:.1e}",
+        ]
 
 
 def _bytes() -> dict[str, Rows]:
