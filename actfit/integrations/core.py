@@ -1,7 +1,6 @@
 """What the callbacks share: they compress a model at its first batch of training, and say in one line what it saves."""
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from os import PathLike
@@ -16,7 +15,7 @@ from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.saved import size
 from actfit.kernels.memory.step import own_loss, peak_bytes
-from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.make import make_plan
 from actfit.kernels.planning.plan import Plan
 
@@ -195,10 +194,7 @@ def at_first_step(
         if not (model.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         cancel()
-        if kwargs:
-            start(_numbers({**inspect.signature(forward).bind_partial(*args).arguments, **kwargs}))
-        else:
-            start(args)
+        start(Call(args, _numbers(kwargs)))
         output = model.forward(*args, **kwargs)
         tell(output)
         return output

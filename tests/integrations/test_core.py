@@ -9,6 +9,7 @@ from torch import nn
 from actfit import make_plan
 from actfit.integrations.core import Compression, at_first_step, is_sharded
 from actfit.kernels.errors import KernelError
+from actfit.kernels.planning.batches import Call
 
 NOTHING = dict.fromkeys(("bits", "rounding", "plan", "policy", "chunked_loss", "fit"))
 
@@ -62,7 +63,7 @@ def test_a_model_waits_for_its_first_batch_of_training() -> None:
     assert not seen
     first = model.train()(x)
     model(x)
-    assert [args[0] is x for args in seen] == [output is first for output in outputs] == [True]
+    assert [call.args[0] is x for call in seen] == [output is first for output in outputs] == [True]
     assert "forward" not in vars(model)
 
 
@@ -75,7 +76,7 @@ def test_the_first_batch_by_names_has_numbers_for_tensors_of_one() -> None:
     at_first_step(model, seen.append, lambda output: None)
     x = torch.randn(4, requires_grad=True)
     model(x, of=torch.tensor(3))
-    assert seen == [{"x": x, "of": 3}]
+    assert seen == [Call((x,), {"of": 3})]
 
 
 def test_waiting_is_cancelled_and_an_own_forward_comes_back() -> None:
