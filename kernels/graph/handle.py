@@ -19,7 +19,6 @@ from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.make import kind_of, make_plan
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.safety import Checked, check_model
-from actfit.kernels.planning.text import summary_of
 
 
 class Handle:
@@ -87,7 +86,7 @@ class Handle:
         lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
         lines += [f"  {text}" for text in map(str, self._heads) if text]
-        lines += [] if self.plan is None else [f"  {text}" for text in summary_of(self.plan)]
+        lines += [] if self.plan is None else [f"  {text}" for text in self.plan.summary]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
             lines.append("  no graph yet: each is captured at its first call with gradients")

@@ -11,11 +11,12 @@ from torch import nn
 
 from actfit.coefficients.files import write_text
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.every_tensor import ROUNDINGS
 from actfit.kernels.methods.planned import WIDTHS, Planned
 from actfit.kernels.planning.goals import GOALS
 from actfit.kernels.planning.modules import check_repeated
-from actfit.kernels.planning.text import text_of
+from actfit.kernels.planning.table import rows_of
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked
 
 FORMAT = "actfit plan"
@@ -103,6 +104,25 @@ class Plan:
         """The relative error of each decoded tensor that the plan goes by, by site, as far as it was measured."""
         return {site.name: site.decoded for site in self.sites if site.decoded is not None}
 
+    @property
+    def summary(self) -> list[str]:
+        """Lines that say what it does to a step."""
+        before, planned = self.stock.peak_text, self.planned.peak_text
+        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
+        on = f" (measured on {self.measured_on})" if self.measured_on else ""
+        on_gpu = " by what an H100 takes" if self.measured_on else ""
+        uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
+        error = f"{self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted{uniform}"
+        return [
+            f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
+            f" {size(self.planned.kept)} planned{peak}",
+            f"error of the gradient: {error if self.uniform else '0, as nothing is quantized'}",
+            *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
+            *([f"as they are: {_blocks(self.unchanged)}"] if self.unchanged else []),
+            *([f"time of a step: {self.time:.2f} × as long, predicted{on_gpu}"] if self.time else []),
+            *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
+        ]
+
     def check_model(self, model: nn.Module) -> None:
         """Raise KernelError for a model with other modules than the plan's, and for a plan of a compiled model."""
         if self.compiled:
@@ -153,7 +173,7 @@ class Plan:
             raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {_line(error)}") from error
 
     def __str__(self) -> str:
-        return text_of(self)
+        return _text(self)
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
@@ -187,3 +207,30 @@ def _plan(document: Mapping[str, Any]) -> Plan:
 
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _text(plan: Plan) -> str:
+    """What `str(plan)` is."""
+    if not plan.needed:
+        if plan.reason:
+            return f"{plan.model} is left as it is: {plan.reason}"
+        if plan.compiled:
+            return f"{plan.model} has nothing for codes when it is compiled: it keeps {size(plan.planned.kept)}"
+        return (
+            f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
+            f" backward, and its peak is {plan.stock.peak_text}"
+        )
+    table = ["", *rows_of(plan.sites)] if plan.sites else []
+    return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])
+
+
+def _gap(plan: Plan) -> str:
+    if plan.gap >= 1:
+        return "The search ran out of time: how far this is from the least is not known."
+    if plan.goal == "time":
+        return f"Up to {1 / (1 - plan.gap) - 1:.1%} more elements may be in codes than need be."
+    return f"The predicted error may be up to {1 / (1 - plan.gap) ** 0.5 - 1:.1%} above the least there is."
+
+
+def _blocks(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} blocks, {names[0]} to {names[-1]}"
