@@ -187,7 +187,7 @@ def test_no_name_of_a_method_is_compared(modules):
 
 def test_files_of_tests_are_short():
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")}
-    assert {path.relative_to(ROOT).as_posix(): length for path, length in lengths.items() if length > 400} == {}
+    assert {path.relative_to(ROOT).as_posix(): length for path, length in lengths.items() if length > 300} == {}
 
 
 def test_fitting_starts_light():
