@@ -24,7 +24,7 @@ demo: $(VENV)/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, 
 	@echo "The picture is gelu-3bit.png; to see it: xdg-open gelu-3bit.png (Linux), open gelu-3bit.png (macOS)."
 	@echo "To check every coefficient file, the one above with them: make check"
 
-test: $(VENV)/ready-test ## run the quick tests, five minutes; some of them: ARGS='-k layout'; another PyTorch: TORCH=2.14.1
+test: $(VENV)/ready-test ## run the quick tests, four minutes; some of them: ARGS='-k layout'; another PyTorch: TORCH=2.14.1
 	@$(PYTEST) --tier quick $(ARGS)
 
 test-rest: $(VENV)/ready-test ## run the tests that make test leaves out

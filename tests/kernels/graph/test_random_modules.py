@@ -81,6 +81,16 @@ class Drawn(nn.Module):
         return made[-1], made[-2]
 
 
+def unread(operations: list[Operation]) -> set[str]:
+    """Names of operations whose results nothing reads."""
+    read = {len(operations), len(operations) + 1}  # the last two of all values, which begin with two others
+    for place in reversed(range(len(operations))):
+        name, first, second = operations[place]
+        if place + 2 in read:
+            read |= {place + 1 - k % (place + 2) for k in ((first, second) if name in JOINS else (first,))}
+    return {name for place, (name, *_) in enumerate(operations) if place + 2 not in read}
+
+
 class Blocks(nn.Module):
     """Two blocks, and a loss on the last one's first result and, on request, on the first one's second."""
 
@@ -99,6 +109,7 @@ class Blocks(nn.Module):
 @settings(max_examples=12, deadline=None)
 @given(OPERATIONS, st.booleans(), st.booleans())
 def test_exact_bit_for_bit_and_with_bits(operations: list[Operation], both: bool, needs: bool) -> None:
+    assume("dropout" not in unread(operations))  # it draws no random numbers in a graph, and so later ones differ
     torch.manual_seed(0)
     model, x = Blocks(operations, both), torch.randn(ROWS, WIDTH, requires_grad=needs)
     assume(model(x).requires_grad)
