@@ -10,7 +10,6 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.blocks import Blocks
 from actfit.kernels.planning.bounds import Bound, squared_bound
 from actfit.kernels.planning.budget import check, limits
 from actfit.kernels.planning.fastest import fastest
@@ -18,7 +17,7 @@ from actfit.kernels.planning.goals import Goal
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.modules import repeated_modules
 from actfit.kernels.planning.plan import Plan
-from actfit.kernels.planning.prices import Prices, measure
+from actfit.kernels.planning.prices import measure
 from actfit.kernels.planning.safety import Checked, checked
 from actfit.kernels.planning.search import Candidate, search, smallest
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
@@ -93,18 +92,18 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
     if limit.peak is None and not task.compiled:
         gaining = replace(limit, peak=task.stock.peak)
         tries = [(gaining, False), (gaining, True)]
-    finds: list[Callable[[Limits, bool], Candidate]] = []
+    finds: list[Callable[..., Candidate]] = []
     if goal == "time" or bound == 0:
         prices = cache(partial(measure, task))
         for allowed in dict.fromkeys((squared_bound("dtype" if bound is None else bound, task.model), 0.0)):
-            finds.append(partial(_fastest, task, prices, allowed))
+            finds.append(partial(fastest, task, bound=allowed, prices=prices))
     if bound != 0:
-        finds.append(partial(_of_least_error, task, None if bound == "dtype" else bound))
+        finds.append(partial(search, task, bound=None if bound == "dtype" else bound))
     refused: InfeasibleError | None = None
     for find in finds:
         for within, low_peak in tries:
             try:
-                return find(within, low_peak), within
+                return find(within, low_peak=low_peak), within
             except InfeasibleError as error:
                 refused = error
     if refused is not None and (bound == 0 or len(tries) == 1):
@@ -115,16 +114,6 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
         f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
         " whole; larger budgets may gain, and deeper models do"
     )
-
-
-def _fastest(
-    task: Task, prices: Callable[[Blocks], Prices], allowed: float, within: Limits, low_peak: bool
-) -> Candidate:
-    return fastest(task, within, allowed, prices, low_peak)
-
-
-def _of_least_error(task: Task, bound: float | None, within: Limits, low_peak: bool) -> Candidate:
-    return search(task, within, bound, low_peak)
 
 
 class _Measured(NamedTuple):

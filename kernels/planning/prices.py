@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -90,7 +89,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
             seconds = on_samples(task.call, task.targets, samples, False, partial(_seconds, task, blocks, ways, rounds))
     except (MemoryError, torch.OutOfMemoryError):
         return usual(blocks)
-    now, exact, coded, again = (min(seconds.get(way, (inf,))) for way in (STOCK, EXACT, CODED, AGAIN))
+    now, exact, coded, again = (min(seconds.get(way, seconds[STOCK])) for way in (STOCK, EXACT, CODED, AGAIN))
     forward = {name: min(seconds[name], default=0.0) for name in blocks}  # one that was not called takes none
     total = sum(forward.values())
     if blocks and not total:

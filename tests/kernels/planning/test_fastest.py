@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest
 from actfit.kernels.planning.step import SavedSite, Step
 from actfit.kernels.planning.task import Task
 from actfit.kernels.planning.values import Bytes, Errors
-from tests.kernels.planning.nets import Attending, gradient, text
+from tests.kernels.planning.nets import Attending, gradient, mlp, text
 
 ELEMENTS = 800  # of the tensor of each block that can have codes
 BITS = 4  # in a step that is observed
@@ -196,6 +197,15 @@ def test_timing_changes_no_inputs_and_finds_blocks_that_are_not_called() -> None
     prices = measure(CapturedTask(model, call_of(x)), repeated_blocks(model))
     assert torch.equal(x, torch.ones(4, 64, 32))
     assert prices.shares["blocks.2"] == 0
+
+
+@pytest.mark.slow
+def test_a_model_without_blocks_has_a_time_as_well() -> None:
+    model, inputs = mlp()
+    plan = make_plan(model, inputs, 0.3, max_gradient_error=0.1)
+    assert (plan.goal, plan.recomputed, plan.unchanged) == ("time", (), ())
+    assert plan.time is not None
+    assert isfinite(plan.time)
 
 
 @pytest.mark.slow
