@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPRESSED, EAGER, FITTED, OURS
+from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPRESSED, EAGER, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
-from benchmarks.parsers import COMPRESSION_WAYS
+from benchmarks.parsers import COMPRESSION_WAYS, FITTED
 
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
 

@@ -18,6 +18,7 @@ from actfit.kernels.planning.solve import everywhere
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
+from benchmarks.parsers import FITTED
 
 EAGER, COMPILED = "eager", "compiled"
 CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
@@ -28,7 +29,6 @@ COMPRESSED = {"compress exact": None, **{f"compress {bits} bits": bits for bits 
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
 PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
 CHUNKED = "compress exact in chunks"
-FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2, 0.1)}  # of the bytes that eager keeps
 OURS = {**COMPRESSED, CHUNKED: None, **FITTED, **CODED, **PLANNED}
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.

@@ -50,7 +50,6 @@ WARM_UP, STEPS = 2, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
 COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}
-FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2)}
 CODED = {"coded 8 bits": 8, "coded 4 bits": 4}
 QUICK_WAYS = (EAGER, "compress exact", "compress 8 bits", CHECKPOINT)
 LLAMA = {
@@ -121,8 +120,8 @@ def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
     """Have a model train in one of the ways, with these inputs; the plan, if there is one."""
     if way in COMPRESSED:
         compress(model, bits=COMPRESSED[way])
-    if way in FITTED:
-        return compress(model, fit=FITTED[way], inputs=inputs).plan
+    if way in parsers.FITTED:
+        return compress(model, fit=parsers.FITTED[way], inputs=inputs).plan
     if way in (COMPILED, COMPILED_CHECKPOINT, *CODED):
         options = actfit.options(bits=CODED[way]) if way in CODED else None  # one: its blocks share their code
         for block in blocks(model):

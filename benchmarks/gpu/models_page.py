@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from actfit.kernels.memory.saved import size
-from benchmarks.gpu.parsers import COMPILED_MODEL_WAYS, MODEL_WAYS
+from benchmarks.gpu.parsers import COMPILED_MODEL_WAYS, FITTED, MODEL_WAYS
 from benchmarks.pages import Rows, by, on_gpus, place, table
 
 EAGER = "eager"
@@ -13,7 +13,7 @@ TITLES = {
     "compress 8 bits": "**`compress(model, bits=8)`**",
     "compress 4 bits": "**`compress(model, bits=4)`**",
     **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},
-    **{f"fit {share}": f"**`compress(model, fit={share}, …)`**" for share in (0.7, 0.4, 0.2)},
+    **{way: f"**`compress(model, fit={share}, …)`**" for way, share in FITTED.items()},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",
     "compiled checkpoint": "the same, checkpointed",

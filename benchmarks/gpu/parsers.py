@@ -11,9 +11,10 @@ DAY = 86_400
 STEPS = ("tests", "speed", "memory", "models")
 GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
 MODELLED = ("llama-bare", "vit-l", "llama", "llama-lora")
+FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2)}  # plans, for a share of the bytes that eager keeps
 MODEL_WAYS = (
     *("eager", "compress exact", "compress 8 bits", "compress 4 bits", "checkpoint"),
-    *(f"fit {share}" for share in (0.7, 0.4, 0.2)),
+    *FITTED,
 )
 COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", "coded 8 bits", "coded 4 bits")
 
