@@ -18,12 +18,12 @@ from actfit.coefficients.lazy import lazily
 if TYPE_CHECKING:
     from actfit import functional, nn
     from actfit.codegen.runtime import elementwise
-    from actfit.kernels.compression.partitioner import options
     from actfit.kernels.compression.report import report
     from actfit.kernels.engine.backend import backend
     from actfit.kernels.errors import KernelError
     from actfit.kernels.gradients import gradient_error
     from actfit.kernels.graph.handle import Handle, compress
+    from actfit.kernels.graph.inductor import options
     from actfit.kernels.memory.measure import saved_bytes
     from actfit.kernels.memory.step import peak_bytes
     from actfit.kernels.planning.fronts import front
@@ -53,12 +53,12 @@ if not TYPE_CHECKING:  # torch takes seconds to import, and fits do without
         __name__,
         {
             "codegen.runtime": ("elementwise",),
-            "kernels.compression.partitioner": ("options",),
             "kernels.compression.report": ("report",),
             "kernels.engine.backend": ("backend",),
             "kernels.errors": ("KernelError",),
             "kernels.gradients": ("gradient_error",),
             "kernels.graph.handle": ("Handle", "compress"),
+            "kernels.graph.inductor": ("options",),
             "kernels.memory.measure": ("saved_bytes",),
             "kernels.memory.step": ("peak_bytes",),
             "kernels.planning.fronts": ("front",),

@@ -1,7 +1,7 @@
 """The error of a compressed or compiled model's gradient: it is compared with the exact one on the same batch."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import hypot, inf, isnan
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.compiled import is_captured, settings_with_codes
 from actfit.kernels.memory.isolated import on_copies
@@ -97,7 +98,7 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     """
     _check(model)
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    weights, may_draw = list(named.values()), all(map(_draws_as_eager_mode, settings_with_codes(model)))
+    weights, may_draw = list(named.values()), _draws_as_eager_mode(model)
     with torch.enable_grad():
         with on_copies(model), torch.compiler.set_stance("force_eager"):
             for module in _changed(model):
@@ -107,7 +108,7 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
             if not may_draw and not all(map(torch.equal, before, _random_states())):
                 raise KernelError(
                     "loss must draw no random numbers, as compiled code draws others than eager mode, got some drawn; "
-                    'turn dropout off, draw noise before, or compile with "fallback_random": True and nearest rounding'
+                    "turn dropout off, draw noise before, or compile with fallback_random=True and nearest rounding"
                 )
         with on_copies(model), torch.compiler.set_stance("default"):
             coded = _gradient(loss(model), weights)
@@ -151,8 +152,14 @@ def _make_stock(module: nn.Module) -> None:
         module.method, module.bits, module.coefficients = Stock.name, None, None
 
 
-def _draws_as_eager_mode(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("fallback_random")) and config["custom_partitioner_fn"].method.rounding == "nearest"
+def _draws_as_eager_mode(model: nn.Module) -> bool:
+    """Whether what is compiled of it draws the same random numbers."""
+    settings = settings_with_codes(model)
+    by_method = [(config.get("fallback_random"), config["custom_partitioner_fn"].method) for config in settings]
+    engines = [module.forward.engine for module in model.modules() if is_captured(module)]
+    compiling = [engine.method for engine in engines if engine.compiles]
+    by_method += [(private.inductor_config.fallback_random, method) for method in compiling]
+    return all(falls_back and (not method or method.rounding == "nearest") for falls_back, method in by_method)
 
 
 def _gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor | None]:

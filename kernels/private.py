@@ -60,6 +60,7 @@ NAMES = {
     "DispatchKey": "torch._C.DispatchKey",
     "get_decompositions": "torch._decomp.get_decompositions",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
+    "compile_fx_inner": "torch._inductor.compile_fx.compile_fx_inner",
     "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
     "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",

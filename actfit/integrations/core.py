@@ -40,13 +40,14 @@ class Compression:
         plan: Plan | str | PathLike[str] | None,
         policy: str | None,
         chunked_loss: bool | None,
+        compile: bool | None,
         fit: str | float | None,
     ) -> None:
-        check_request(bits, rounding, plan, policy, fit, chunked_loss)
-        self.plan = None if plan is None else loaded(plan)
-        self.fit, self.rounding, self.with_bits = fit, rounding, bits is not None
+        check_request(bits, rounding, plan, policy, fit, chunked_loss, compile)
+        self.plan = None if plan is None else loaded(plan, compile)
+        self.fit, self.rounding, self.with_bits, self.compiles = fit, rounding, bits is not None, bool(compile)
         self._options: dict[str, Any] = {
-            "bits": bits, "rounding": rounding, "policy": policy, "chunked_loss": chunked_loss,
+            "bits": bits, "rounding": rounding, "policy": policy, "chunked_loss": chunked_loss, "compile": compile,
         }  # fmt: skip
         self.exact = all(value is None for value in (bits, plan, policy, fit))
         self.handle: Handle | None = None
@@ -86,13 +87,14 @@ class Compression:
                 f"fit must be left out under FSDP, which has sharded the model already, got {fit!r}; make the"
                 " plan before with actfit.make_plan, and give plan= its file"
             )
-        rounding = self.rounding or "nearest"
-        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, rounding=rounding, stack_level=4))
+        options: Any = {"rounding": self.rounding or "nearest", "compile": self.compiles, "stack_level": 4}
+        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, **options))
 
     def take_up(self, plan: Plan | None) -> None:
         """Go by the plan of a checkpoint, if it was made for the same budget; else plan anew."""
         if self.fit is not None:
-            self.plan = plan if plan is not None and plan.budget == str(self.fit) else None
+            asked = str(self.fit), self.compiles
+            self.plan = plan if plan is not None and (plan.budget, plan.compiled) == asked else None
 
     def told(self, output: Any) -> str:
         """The line, which says so where the model's output has no loss."""

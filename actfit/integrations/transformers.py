@@ -33,7 +33,7 @@ class ActfitCallback(TrainerCallback):
 
     Parameters
     ----------
-    bits, rounding, plan, policy, chunked_loss, fit
+    bits, rounding, plan, policy, chunked_loss, compile, fit
         As of `actfit.compress`; none of them: gradients stay exact.
 
     Raises
@@ -51,9 +51,10 @@ class ActfitCallback(TrainerCallback):
         plan: Plan | str | PathLike[str] | None = None,
         policy: str | None = None,
         chunked_loss: bool | None = None,
+        compile: bool | None = None,
         fit: str | float | None = None,
     ) -> None:
-        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, fit)
+        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compile, fit)
         self._cancel: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -122,8 +123,8 @@ def _check_settings(args: Any) -> None:
     """Raise KernelError for settings of a Trainer under which models cannot be compressed."""
     if args.torch_compile:
         raise KernelError(
-            "torch_compile must be False with ActfitCallback, whose blocks run by PyTorch's own kernels, got True; to"
-            " compile with few bits leave the callback out, and call model.compile(options=actfit.options(bits=8))"
+            "torch_compile must be False with ActfitCallback, which itself compiles blocks if asked to,"
+            " got True; write ActfitCallback(..., compile=True)"
         )
     if getattr(args, "deepspeed", None):
         raise KernelError(

@@ -14,7 +14,6 @@ from actfit.kernels.errors import KernelError
 __all__ = [
     "check_regions",
     "in_memory",
-    "interpreted",
     "is_region",
     "module_name",
     "partition",
@@ -29,35 +28,6 @@ def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -
     with private.functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = private.min_cut(joint, inputs, **options)
     return forward, backward
-
-
-def interpreted(
-    cut: Callable[..., Any], watch: Callable[[], Callable[[], object]] = lambda: lambda: None
-) -> Callable[..., Any]:
-    """A backend of torch.compile: Inductor up to code generation; then graphs run operation by operation.
-
-    Backward may run repeatedly. `watch` is called right after each forward graph was cut; the function that it returns
-    is called each time that graph runs.
-    """
-    private.as_partitioner(type(cut))
-    settings = {"custom_partitioner_fn": cut, "force_disable_caches": True, **_kept_for_regions()}
-
-    def run(graph: fx.GraphModule, *_: Any, **context: Any) -> Any:
-        if context.get("is_backward") or context.get("is_inference"):
-            return private.make_boxed_func(graph)
-        runs = watch()
-
-        def forward(*given: Any) -> Any:
-            runs()
-            return graph(*given)
-
-        return private.make_boxed_func(forward)
-
-    def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with private.functorch_config.patch(donated_buffer=False):
-            return private.compile_fx(graph, of_tracing(inputs), inner_compile=run, config_patches=settings)
-
-    return compiled
 
 
 def of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -90,6 +60,7 @@ def is_region(node: fx.Node) -> bool:
     return isinstance(node.target, private.HigherOrderOperator) and node.target.name() == "invoke_subgraph"
 
 
+OPERATIONS = 200  # of a loop on a CPU: decoding a tensor takes 15 to 30, so a gate by its derivative more than 50
 PLACE = "post_grad_custom_pre_pass"  # Inductor's option for what is called with a graph before it is lowered
 
 
@@ -119,10 +90,10 @@ class KeepForRegions:
         return None if None in keys else ("kernels.compression keep for regions 2", *keys)
 
 
-def settings(operations: int) -> dict[str, Any]:
+def settings() -> dict[str, Any]:
     """Options of Inductor for lower peaks of compiled graphs with codes; results stay the same.
 
-    Loops of a CPU may have so many operations before a result is written to memory.
+    Loops of a CPU may have `OPERATIONS` before a result is written to memory.
 
     Inductor takes a tensor that is written in another's place for one more, so its estimate of the peak is too high.
     Hence its order of operations may hold more than the graph's own: on a CPU that one stays. And it holds freed memory
@@ -134,7 +105,7 @@ def settings(operations: int) -> dict[str, Any]:
     if not hasattr(private.inductor_config, limit):  # torch 2.9 has one for all devices
         limit = "realize_opcount_threshold"
     order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    return {limit: operations, order: False, **_kept_for_regions()}
+    return {limit: OPERATIONS, order: False, **_kept_for_regions()}
 
 
 def _kept_for_regions() -> dict[str, KeepForRegions]:

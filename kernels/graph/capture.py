@@ -77,7 +77,12 @@ class Captured(Unit):
         if any(isinstance(value, Logits) for value in (*args, *kwargs.values())):  # as a module for the loss gets
             return self._stock(*args, **kwargs)
         if self.name in engine.recomputed:
-            return run_again(self._stock, args, kwargs, engine.inputs(self.name))
+            again = self._by_graphs if engine.compiles else self._stock
+            return run_again(again, args, kwargs, engine.inputs(self.name))
+        return self._by_graphs(*args, **kwargs)
+
+    def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:
+        engine = self.engine
         module, before = self.module, engine.runs
         try:
             result = engine.call(self, module, args, kwargs)
@@ -125,9 +130,8 @@ class Captured(Unit):
 
 
 INSIDE = (
-    "torch.compile runs a model that compress(...) changed: its blocks run by PyTorch's own kernels, outside of the "
-    "compiled graphs; to compile them, too, leave compress out and write "
-    "torch.compile(model, options=actfit.options(bits=8))"
+    "torch.compile runs a model that compress(...) changed: its blocks run by graphs of their own, outside of the "
+    "compiled ones; write compress(model, ..., compile=True), which compiles them, and leave torch.compile out"
 )
 
 

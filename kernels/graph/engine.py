@@ -4,16 +4,18 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from torch import nn
+from torch import fx, nn
 
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import Inputs
-from actfit.kernels.graph.execute import Run, execute, execute_backward
+from actfit.kernels.graph.execute import Run
+from actfit.kernels.graph.inductor import InductorPartitioner
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
@@ -60,6 +62,8 @@ class Engine:
         Names of modules of which backward runs all again.
     policy
         The name of a way; None: activations are exact.
+    compiles
+        Whether Inductor compiles the graphs; else PyTorch's own kernels run them.
     chunked_loss
         Whether the cross-entropy of logits of many classes is computed some rows at a time.
     planned
@@ -75,8 +79,11 @@ class Engine:
     policy: str | None = None
     planned: dict[str, float] = field(default_factory=dict)
     chunked_loss: bool = False
+    compiles: bool = False
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
+
+    interprets: ClassVar[bool] = False  # whether Inductor's graphs run operation by operation, in its place
 
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
@@ -130,20 +137,33 @@ class Engine:
             code = function.__code__.replace(co_name=f"block_{next(NUMBERS)}")
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
-            backend = private.backend(
-                self.partitioner(call.name),
-                lambda *args: _alive(alive).forward_run(*args),
-                execute_backward,
-                lambda: within_function_modes(_alive(alive).functions),
-            )
+
+            def tracing() -> AbstractContextManager[None]:
+                return within_function_modes(_alive(alive).functions)
+
+            generates = self.compiles and not self.interprets and fakes is None
+            partitioner = self.partitioner(call.name, generates)
+
+            def forward_run(module: fx.GraphModule, run: Run) -> Run:
+                return _alive(alive).forward_run(module, run)
+
+            if self.compiles:
+                backend = private.by_inductor(partitioner, generates, forward_run, tracing)
+            else:
+                backend = private.by_kernels(partitioner, forward_run, tracing)
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
 
-    def partitioner(self, name: str) -> Partitioner:
-        """What cuts the graphs of a module."""
-        method = None if self.method is None else self.method.under(name)
+    def partitioner(self, name: str, generates: bool) -> Partitioner:
+        """What cuts the graphs of a module; `generates`: for which Inductor then generates code."""
         way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
+        watch = self.watch if self.planned else None
+        kind = InductorPartitioner if generates else Partitioner
+        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles)
+
+    def method_of(self, name: str) -> EveryTensor | None:
+        """The method for the saved tensors in a module; None: exact, as where backward runs all of it again."""
+        return None if self.method is None or name in self.recomputed else self.method.under(name)
 
     def inputs(self, name: str) -> Inputs:
         """How a module that backward runs again keeps what it is given."""
@@ -151,16 +171,16 @@ class Engine:
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
-        return None if self.method is None else self.method.under(name)
+        return name in self.recomputed, self.method_of(name)
 
     def warn_once(self, about: str, text: str) -> None:
         if about not in self.warned:
             self.warned.add(about)
             warnings.warn(text, stacklevel=4)
 
-    def forward_run(self, module: Any, inputs: Any = ()) -> Run:
+    def forward_run(self, module: fx.GraphModule, run: Run) -> Run:
         """What runs a forward graph, and counts that."""
-        run, own = execute(module, inputs), weakref.ref(self)
+        own = weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
             engine = _alive(own)
@@ -173,11 +193,15 @@ class Engine:
         counted._boxed_call = True  # type: ignore[attr-defined]
         return counted
 
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        return self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.compiles
+
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)  # it captures anew
+        return Engine, self._given  # it captures anew
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)
+        made = type(self)(*self._given)
         made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made

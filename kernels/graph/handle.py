@@ -11,12 +11,13 @@ from actfit.kernels.graph.capture import Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.request import check_request, loaded
+from actfit.kernels.graph.trials import CapturedGradients
 from actfit.kernels.graph.ways.policies import method_of, way_of
 from actfit.kernels.head.heads import Head
 from actfit.kernels.memory.step import Loss, check_loss
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.make import kind_of, make_plan
+from actfit.kernels.planning.make import make_plan
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.safety import Checked, check_model
 
@@ -105,6 +106,7 @@ def compress(
     plan: Plan | str | PathLike[str] | None = None,
     policy: str | None = None,
     chunked_loss: bool | None = None,
+    compile: bool | None = None,
     fit: str | float | None = None,
     inputs: Any = None,
     loss: Loss | None = None,
@@ -113,8 +115,8 @@ def compress(
     """Make training save less; what forward computes stays the same, bit for bit, but for a loss in chunks.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their
-    first call with gradients. PyTorch's own kernels run the graphs: nothing is compiled. Without gradients, and where
-    a module cannot be captured, its own forward runs.
+    first call with gradients. PyTorch's own kernels run the graphs, or with `compile` those that Inductor generates.
+    Without gradients, and where a module cannot be captured, its own forward runs.
 
     Parameters
     ----------
@@ -141,6 +143,9 @@ def compress(
         computed some rows at a time, with its gradients, so that all logits are never in memory. Loss and gradients
         differ from stock by rounding. By default with bits and with plans, where gradients are approximate
         anyway. Logits that something else needs, as a metric, are made whole.
+    compile
+        Whether Inductor compiles the graphs, as torch.compile does with each block: steps are shorter, the first one
+        takes long, and rounding and random draws are Inductor's. By default as the plan says, or not.
     fit
         A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
     inputs, loss, targets
@@ -159,7 +164,7 @@ def compress(
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
-    check_request(bits, rounding, plan, policy, fit, chunked_loss)
+    check_request(bits, rounding, plan, policy, fit, chunked_loss, compile)
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
@@ -167,7 +172,7 @@ def compress(
             )
     check_loss(loss, targets)
     if fit is not None:
-        plan = _fitting(model, fit, rounding, inputs, loss, targets)
+        plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compile))
         rounding = inputs = None  # the plan is checked
     elif inputs is None and loss is not None:
         raise KernelError("loss must go with inputs, a batch of training, got none")
@@ -178,28 +183,37 @@ def compress(
         if bits is not None:
             method = EveryTensor(bits, rounding or "nearest")
         chunked = bits is not None if chunked_loss is None else chunked_loss
-        engine = Engine(method, policy=policy if method is None else None, chunked_loss=chunked)
+        named = policy if method is None else None
+        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compile))
     else:
-        plan = loaded(plan)
+        plan = loaded(plan, compile)
         plan.check_model(model)
         method, again = plan.method if plan.sites else None, frozenset(plan.recomputed)
-        engine = Engine(method, again, planned=plan.decoded, chunked_loss=True)
+        engine = Engine(method, again, planned=plan.decoded, chunked_loss=True, compiles=plan.compiled)
     checked = None
     if inputs is not None and engine.method is not None:
         planned = None if plan is None else plan.errors.predicted
-        checked = check_model(model, call_of(inputs), loss, targets, engine.method, kind_of(False).gradients, planned)
+        given = model, call_of(inputs), loss, targets, engine.method, CapturedGradients, planned
+        checked = check_model(*given, engine.compiles)
         checked.tell(strict=False, stacklevel=2)
-    if plan is not None and not plan.needed:
+    if plan is not None and not plan.needed and not engine.compiles:
         return Handle([], engine, plan, checked)
     return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
 
 
 def _fitting(
-    model: nn.Module, fit: str | float, rounding: str | None, inputs: Any, loss: Loss | None, targets: Any
+    model: nn.Module,
+    fit: str | float,
+    rounding: str | None,
+    inputs: Any,
+    loss: Loss | None,
+    targets: Any,
+    compiles: bool,
 ) -> Plan:
     """The plan for a budget."""
     if inputs is None:
         raise KernelError(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
-    return make_plan(model, inputs, fit, loss=loss, targets=targets, rounding=rounding or "nearest", stack_level=3)
+    named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compile": compiles}
+    return make_plan(model, inputs, fit, **named, stack_level=3)

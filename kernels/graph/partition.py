@@ -2,11 +2,13 @@
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from actfit.kernels.compression import private as inductor
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
@@ -58,6 +60,9 @@ class Partitioner:
         With a way: activations that stay exact, and the reason, are added to these.
     watch
         With a plan: what is told of codes as they are made.
+    compiles
+        Whether the graphs are Inductor's: then PyTorch decides what backward computes again, as it knows what Inductor
+        fuses, and may compute views and inputs of products, too.
     smallest
         The least number of elements of a tensor with codes.
     """
@@ -71,8 +76,9 @@ class Partitioner:
         way: Way | None = None,
         refused: dict[str, str] | None = None,
         watch: Watch | None = None,
+        compiles: bool = False,
     ) -> None:
-        self.graphs, self.method, self.way, self.watch = graphs, method, way, watch
+        self.graphs, self.method, self.way, self.watch, self.compiles = graphs, method, way, watch, compiles
         self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
@@ -82,13 +88,16 @@ class Partitioner:
         outputs = options["num_fwd_outputs"]
         if self.way is not None:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
-        forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
+        divide = inductor.partition if self.compiles else partial(private.recompute_all_but, is_dear)
+        forward, backward = divide(joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
         with_rounded_dropout(backward.graph)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
-            static = frozenset(options.get("static_lifetime_input_indices") or ())
+            # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
+            within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
+            static = frozenset(within or options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
             cut = with_exact_scales(forward.graph, backward.graph, cut)

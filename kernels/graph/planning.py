@@ -1,24 +1,21 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
-from actfit.kernels.compression.forms import MAX_BITS, Groups, Whole, bytes_of
-from actfit.kernels.compression.planning import as_seen, seen_as
-from actfit.kernels.compression.splice import let_cross
+from actfit.kernels.compression.forms import MAX_BITS, Whole, bytes_of
 from actfit.kernels.graph.again import Inputs
 from actfit.kernels.graph.codes import decode, encode, replace_codes
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.trials import CapturedGradients, Named
 from actfit.kernels.graph.units import units
 from actfit.kernels.memory.compiled import saved_of
 from actfit.kernels.memory.step import run_step
@@ -26,25 +23,11 @@ from actfit.kernels.memory.storages import addresses, storages
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import Planned, in_model
 from actfit.kernels.planning.blocks import Blocks, BlockWays
-from actfit.kernels.planning.sensitivity import Gradients, Trials
+from actfit.kernels.planning.sensitivity import Gradients
 from actfit.kernels.planning.step import History, Step
 from actfit.kernels.planning.task import Task
 
 OBSERVED = 4  # bits of codes in a step that is observed
-
-
-class CapturedGradients(Gradients):
-    """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
-
-    def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        engine = _Tried(EveryTensor(MAX_BITS, self._trials.rounding), self._trials.recomputed, chunked_loss=True)
-        engine.trials = self._trials
-        captured = install(model, engine)
-        try:
-            with torch.compiler.set_stance("default"):
-                return model(*args, **kwargs)
-        finally:
-            removed(captured)
 
 
 class CapturedTask(Task):
@@ -60,7 +43,8 @@ class CapturedTask(Task):
 
     def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:
         method = None if ways.exact else EveryTensor(MAX_BITS, self.rounding)
-        engine = Engine(method, frozenset(ways.recomputed), chunked_loss=True)  # captures once, for all calls
+        # It captures once, for all calls.
+        engine = Engine(method, frozenset(ways.recomputed), chunked_loss=True, compiles=self.compiles)
 
         @contextmanager
         def changed() -> Iterator[None]:
@@ -75,7 +59,7 @@ class CapturedTask(Task):
     def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         history, ends = History(), list[tuple[int, int]]()
         method = None if ways.exact else Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None))
-        engine = _Observed(method, frozenset(ways.recomputed), chunked_loss=True)
+        engine = _Observed(method, frozenset(ways.recomputed), chunked_loss=True, compiles=self.compiles)
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
@@ -102,28 +86,17 @@ class CapturedTask(Task):
 WHOLE = "saved whole"  # a key of what goes with a graph
 
 
-class _Named(Partitioner):
-    """A partitioner of graphs that modules share: each run is of the module that its engine says."""
-
-    def __init__(self, engine: Engine, method: EveryTensor | None) -> None:
-        super().__init__(engine.graphs, method)
-        self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
-
-    def _whole_name(self, site: str) -> str:
-        """A site's name in the whole model, while its module is called."""
-        return in_model(self._engine.running, site)
-
-
 class _Observed(Engine):
     """Tells a history of the codes that forward makes, and of what it saves whole; tensors are fake."""
 
     history: History
+    interprets = True
 
-    def partitioner(self, name: str) -> Partitioner:
-        return _Observing(self, self.method and self.method.under(name), self.history)
+    def partitioner(self, name: str, generates: bool) -> Partitioner:
+        return _Observing(self, self.method_of(name), self.history)
 
-    def forward_run(self, module: Any, inputs: Any = ()) -> Run:
-        run, engine = super().forward_run(module, inputs), weakref.proxy(self)
+    def forward_run(self, module: fx.GraphModule, made: Run) -> Run:
+        run, engine = super().forward_run(module, made), weakref.proxy(self)
 
         def noting(given: list[Any]) -> Any:
             whole = module.meta.get(WHOLE, {}).items()  # without gradients nothing is cut
@@ -154,7 +127,7 @@ class _ObservedInputs(Inputs):
         return self._history.decoded(codes[0], x)
 
 
-class _Observing(_Named):
+class _Observing(Named):
     """Cuts as in training; forward tells of its codes."""
 
     def __init__(self, engine: Engine, method: EveryTensor | None, history: History) -> None:
@@ -178,65 +151,3 @@ class _Observing(_Named):
             return made
 
         return noting
-
-
-class _Tried(Engine):
-    """Lets tensors cross whole, and backward see their values as decoded from the codes on trial."""
-
-    trials: Trials
-
-    def partitioner(self, name: str) -> Partitioner:
-        return _Trying(self, self.method, self.trials)
-
-    def inputs(self, name: str) -> Inputs:
-        return _TriedInputs(name, self.method, self.trials)
-
-    def variant(self, name: str) -> None:
-        """Nothing: all have the same graphs, and codes on trial are looked up when they run."""
-
-
-class _TriedInputs(Inputs):
-    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
-
-    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
-        super().__init__(name, method)
-        self.smallest, self._trials = trials.smallest, trials
-
-    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
-        self._trials.sites[site] = x.numel()
-        return partial(as_seen(self._trials, site, form, x), x)
-
-
-class _Trying(_Named):
-    """Lets tensors cross whole with a mark, which tells backward the module that was called."""
-
-    def __init__(self, engine: Engine, method: EveryTensor | None, trials: Trials) -> None:
-        super().__init__(engine, method)
-        self.smallest, self._trials = trials.smallest, trials
-
-    def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
-        crossing = list(cut.pairs)
-        if cut.sites:
-            sizes = {site: node.meta["val"].numel() for node, site in cut.sites.items()}
-            marks = self._mark(forward.graph, backward.graph, crossing[0], cut.pairs[crossing[0]], sizes)
-            for node, site in cut.sites.items():
-                seen_as(backward.graph, self._trials, site, cut, node, marks[1])
-            crossing.insert(0, marks[0])
-        let_cross(forward, backward, cut.outputs, crossing)
-
-    def _mark(
-        self, forward: fx.Graph, backward: fx.Graph, first: fx.Node, placeholder: fx.Node, sizes: Mapping[str, int]
-    ) -> tuple[fx.Node, fx.Node]:
-        """The number of the module that is called, in forward and in backward; its sites are known to the trials."""
-
-        def mark() -> Tensor:
-            self._trials.sites.update({self._whole_name(site): count for site, count in sizes.items()})
-            return torch.tensor(self._trials.number(self._engine.running))
-
-        (last,) = forward.find_nodes(op="output")
-        with forward.inserting_before(last):
-            made = forward.call_function(mark)
-        with backward.inserting_before(placeholder):
-            given = backward.placeholder("mark")
-        made.meta["val"] = given.meta["val"] = first.meta["val"].new_empty((), dtype=torch.int64, device="cpu")
-        return made, given

@@ -1,4 +1,4 @@
-"""What this package does with PyTorch's private modules: capture and recomputation."""
+"""What this package does with PyTorch's private modules: capture, recomputation, and what runs the graphs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,9 +10,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from actfit.kernels import private
 from actfit.kernels.compression.private import of_tracing
+from actfit.kernels.compression.private import settings as inductor_settings
 from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.execute import Run, execute, execute_backward
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
+SETTINGS = {"donated_buffer": False, "backward_pass_autocast": "off"}  # while graphs are made
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
 
@@ -41,32 +44,60 @@ def settings() -> AbstractContextManager[Any]:
     return _patched(private.dynamo_config, values)
 
 
-def backend(
-    partition: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any], tracing: Callable[[], Any]
-) -> Callable[..., Any]:
-    """A backend of torch.compile that cuts joint graphs by `partition`; two functions make what runs the parts."""
+Watched = Callable[[fx.GraphModule, Run], Run]  # from a forward graph and what runs it, what runs it in its place
+
+
+def by_kernels(partition: Callable[..., Any], forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
+    """A backend of torch.compile that cuts joint graphs by `partition`; PyTorch's own kernels run the parts."""
     aten = torch.ops.aten
     written_out = private.get_decompositions([getattr(aten, name) for name in WRITTEN_OUT])
     compiler = private.aot_autograd(
-        fw_compiler=forward, bw_compiler=backward, partition_fn=partition, decompositions=written_out
+        fw_compiler=lambda graph, inputs: forward(graph, execute(graph, inputs)),
+        bw_compiler=execute_backward,
+        partition_fn=partition,
+        decompositions=written_out,
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        values = {"donated_buffer": False, "backward_pass_autocast": "off"}
-        with _patched(private.functorch_config, values), tracing(), private.interpolations_whole():
-            run = compiler(graph, of_tracing(inputs))
-
-        def called(*given: Any) -> Any:
-            results = run(*given)
-            for node in _compiled_nodes((*results, *given)):
-                node.set_materialize_grads(False)  # what has no gradient is None in backward
-                node.register_hook(_differentiable_once)
-                node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
-            return results
-
-        return called
+        with _patched(private.functorch_config, SETTINGS), tracing(), private.interpolations_whole():
+            return _once(compiler(graph, of_tracing(inputs)), materialized=False)
 
     return compiled
+
+
+def by_inductor(partitioner: Any, generates: bool, forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
+    """A backend of torch.compile: Inductor, which cuts its joint graphs by `partitioner`.
+
+    generates: whether it generates code; if not, PyTorch's own kernels run its graphs.
+    """
+    private.as_partitioner(type(partitioner))
+    patches = {"custom_partitioner_fn": partitioner, **inductor_settings()}
+
+    def inner(graph: fx.GraphModule, inputs: Sequence[Any], **context: Any) -> Run:
+        run: Run = private.compile_fx_inner(graph, inputs, **context) if generates else execute(graph)
+        return run if context.get("is_backward") else forward(graph, run)
+
+    def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        # A graph from autograd's cache would not be cut here, and so have no report; Inductor's own caches stay.
+        with _patched(private.functorch_config, {**SETTINGS, "enable_autograd_cache": False}), tracing():
+            made = private.compile_fx(graph, of_tracing(inputs), inner_compile=inner, config_patches=patches)
+        return _once(made, materialized=True)
+
+    return compiled
+
+
+def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
+    """What runs graphs whose gradients are differentiable once; `materialized`: what has no gradient is 0 there."""
+
+    def called(*given: Any) -> Any:
+        results = run(*given)
+        for node in _compiled_nodes((*results, *given)):
+            node.set_materialize_grads(materialized)  # else it is None in backward
+            node.register_hook(_differentiable_once)
+            node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
+        return results
+
+    return called
 
 
 def _compiled_nodes(tensors: Iterable[Any]) -> Iterator[Any]:

@@ -101,7 +101,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
             if options.budget is not None:
                 planned = plan_for_budget(options, model, args, kwargs, doing or (lambda text: None))
                 options.peak = True
-            asked = ways(options) if planned is None else [{"plan": planned.plan}] * (not options.compiled)
+            asked = ways(options) if planned is None else [{"plan": planned.plan}]
             return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
     except KernelError:
         raise

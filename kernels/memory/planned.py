@@ -13,7 +13,7 @@ from actfit.kernels.memory import zoo
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.budget import check
 from actfit.kernels.planning.fronts import Front, front_of
-from actfit.kernels.planning.make import kind_of
+from actfit.kernels.planning.make import task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 
@@ -41,7 +41,8 @@ def plan_for_budget(
     if options.model in zoo.names():
         progress("building a narrow copy")
         stand_in = _narrow(options)
-    task = kind_of(options.compiled)(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
+    given = model, call_of(kwargs or args)
+    task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compile)
     with nullcontext() if stand_in is None else _one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "time")
         if options.plot is None:

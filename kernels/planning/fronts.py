@@ -17,7 +17,7 @@ from actfit.kernels.memory.step import Loss
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.make import kind_of, reported
+from actfit.kernels.planning.make import reported, task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.solve import error_of, everywhere, solve
@@ -154,14 +154,14 @@ def front(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
-    compiled: bool = False,
+    compile: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Front:
     """What each budget costs in error.
 
     Parameters
     ----------
-    model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, progress
+    model, inputs, loss, targets, rounding, samples, passes, stand_in, compile, progress
         As for `make_plan`.
     plan
         A plan of this model, to be among the named points.
@@ -173,19 +173,17 @@ def front(
     Raises
     ------
     KernelError
-        As `make_plan` does; for a count below 2; and for other `by`: the peak of a compiled model is not known.
+        As `make_plan` does; for a count below 2; and for other `by`.
     """
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        return front_of(kind_of(compiled)(*given, doing), plan, by, count)
+        return front_of(task_of(*given, doing, compile), plan, by, count)
 
 
 def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:
     """As `front`, for a task."""
     if by not in NAMES:
         raise KernelError(f"by must be one of {', '.join(NAMES)}, got {shown(by)}")
-    if by == "peak" and task.compiled:
-        raise KernelError("by must be 'kept' for a compiled model, whose peak is not known, got 'peak'")
     if not isinstance(count, int) or isinstance(count, bool) or count < 2:
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
     step, blocks = task.step(), task.blocks

@@ -30,7 +30,7 @@ def make_plan(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
-    compiled: bool = False,
+    compile: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
@@ -66,9 +66,8 @@ def make_plan(
     stand_in
         A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
         measured on it if the model itself is too large.
-    compiled
-        Whether the plan is for `torch.compile`, by `actfit.options(plan=...)`, not for `compress`;
-        the budget is then a share.
+    compile
+        Whether the plan is for blocks that Inductor compiles, as `compress(model, plan=plan)` then does.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
@@ -93,9 +92,8 @@ def make_plan(
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        return plan_of(
-            kind_of(compiled)(*given, doing), budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1
-        )
+        task = task_of(*given, doing, compile)
+        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
 
 
 @contextmanager
@@ -108,12 +106,8 @@ def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str
         yield doing or silent
 
 
-def kind_of(compiled: bool) -> type[Task]:
-    """The class of tasks for a model that is compiled, or captured by `compress`."""
-    if not compiled:
-        from actfit.kernels.graph.planning import CapturedTask
+def task_of(*given: Any, **named: Any) -> Task:
+    """A task, of arguments as of `Task`."""
+    from actfit.kernels.graph.planning import CapturedTask  # it needs this package
 
-        return CapturedTask
-    from actfit.kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
-
-    return CompiledTask
+    return CapturedTask(*given, **named)

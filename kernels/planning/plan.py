@@ -51,7 +51,7 @@ class Plan:
     measured_on
         The model that errors were measured on: "" for the model itself, or a description.
     compiled
-        Whether it is for `torch.compile`, by `actfit.options(plan=...)`.
+        Whether it is for blocks that Inductor compiles.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
         computed again add to them. None: not known, as of a compiled model, or there are none.
@@ -90,7 +90,7 @@ class Plan:
     @property
     def needed(self) -> bool:
         """Whether the plan changes the model."""
-        return bool(self.sites) if self.compiled else self.planned != self.stock
+        return self.planned != self.stock
 
     @property
     def method(self) -> Planned:
@@ -124,12 +124,7 @@ class Plan:
         ]
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise KernelError for a model with other modules than the plan's, and for a plan of a compiled model."""
-        if self.compiled:
-            raise KernelError(
-                "plan must be for compress, got one of a compiled model, in which other tensors are saved; give it to"
-                " torch.compile(model, options=actfit.options(plan=...))"
-            )
+        """Raise KernelError for a model with other modules than the plan's."""
         names = {name for name, _ in model.named_modules(remove_duplicate=False)}  # graphs have any of them
         for module in (*self.recomputed, *self.unchanged, *(site.name.partition(": ")[0] for site in self.sites)):
             if module not in names:
@@ -196,8 +191,6 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"recomputed and unchanged must be names of modules, got {shown(blocks)}")
     if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
         raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
-    if plan.compiled and plan.recomputed:
-        raise ValueError(f"recomputed must be empty in a plan of a compiled model, got {shown(plan.recomputed)}")
     if plan.goal not in GOALS:
         raise ValueError(f"goal must be one of {', '.join(GOALS)}, got {shown(plan.goal)}")
     if plan.rounding not in ROUNDINGS:
@@ -214,8 +207,6 @@ def _text(plan: Plan) -> str:
     if not plan.needed:
         if plan.reason:
             return f"{plan.model} is left as it is: {plan.reason}"
-        if plan.compiled:
-            return f"{plan.model} has nothing for codes when it is compiled: it keeps {size(plan.planned.kept)}"
         return (
             f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
             f" backward, and its peak is {plan.stock.peak_text}"

@@ -7,7 +7,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.errors import shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.bounds import Bound, squared_bound
@@ -38,12 +38,7 @@ def plan_of(
     stack_level: int = STACK_LEVEL,
 ) -> Plan:
     """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
-    number = check(budget)
-    if task.compiled and isinstance(number, int):
-        raise KernelError(
-            "budget must be a share of what the model keeps for a compiled model, as 0.2, whose peak depends on code"
-            f" that is not generated yet, got {shown(budget)}"
-        )
+    check(budget)
     limit = limits(budget, task.stock.kept)
     if limit.include(task.stock.kept, task.stock.peak):
         return _unneeded(task, budget, goal)
@@ -77,7 +72,7 @@ def plan_of(
         measured.uniform,
         best.solution.gap,
         task.measured_on,
-        task.compiled,
+        task.compiles,
         task.work(best.step.operations),
         goal,
         modules=repeated_modules(task.model),
@@ -89,7 +84,7 @@ def plan_of(
 def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[Candidate, Limits] | str:
     """The best solution and the limits that it is within; or why there is none with a peak below the model's own."""
     tries = [(limit, limit.peak is not None)]
-    if limit.peak is None and not task.compiled:
+    if limit.peak is None:
         gaining = replace(limit, peak=task.stock.peak)
         tries = [(gaining, False), (gaining, True)]
     finds: list[Callable[..., Candidate]] = []
@@ -150,7 +145,7 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     what = str(budget), task.rounding, (), (), stock, stock
     return Plan(
         name, *what, none, 0, 0.0, 0.0,
-        compiled=task.compiled, work=1.0, goal=goal, reason=reason,
+        compiled=task.compiles, work=1.0, goal=goal, reason=reason,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
     """The prices of a model's ways, on samples of its batch; the usual ones if it has no numbers, or no memory."""
     weights = list(task.model.parameters())
     real = not any(private.is_fake(x) or x.is_meta for x in weights) and any(x.requires_grad for x in weights)
-    if not real or task.compiled or task.stand_in is not None:
+    if not real or task.stand_in is not None:
         return usual(blocks)
     task.progress("timing steps")
     few = parts((task.call, task.targets), SAMPLES).share
@@ -95,7 +95,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
     if blocks and not total:
         return usual(blocks)
     return Prices(
-        max(exact / now - 1, 0.0),
+        exact / now - 1 if task.compiles else max(exact / now - 1, 0.0),
         max((coded - exact) / now, 0.0),
         max(again / now - 1, 0.0),
         {name: one / total for name, one in forward.items()},

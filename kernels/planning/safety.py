@@ -141,6 +141,7 @@ def check_model(
     method: EveryTensor,
     kind: type[Gradients],
     planned: float | None = None,
+    compiles: bool = False,
 ) -> Checked:
     """The error of the gradient of a few samples of a model that is not compressed yet; the model is left as it is.
 
@@ -156,10 +157,12 @@ def check_model(
         The kind of gradients, as of a task.
     planned
         As of `checked`.
+    compiles
+        Whether Inductor is to compile the model's blocks.
     """
 
     def measured(call: Call, targets: Any, share: float) -> Checked:
-        trials = Trials(method.rounding, smallest=int(SMALLEST * share))
+        trials = Trials(method.rounding, smallest=int(SMALLEST * share), compiles=compiles)
         gradients = kind(copied, *call, loss, trials, targets)
         return checked(gradients, _bits(method, gradients), planned)
 

@@ -43,6 +43,8 @@ class Trials:
         The fewest elements with which a tensor has codes.
     recomputed
         Names of modules that backward runs again.
+    compiles
+        Whether the model is to be compiled by Inductor.
     sites
         Elements of all sites that were saved, by name.
     decoded
@@ -53,6 +55,7 @@ class Trials:
     bits: Bits = field(default_factory=dict)
     smallest: int = SMALLEST
     recomputed: frozenset[str] = frozenset()
+    compiles: bool = False
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
     modules: list[str] = field(default_factory=list)  # those that share graphs, by number

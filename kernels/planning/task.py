@@ -52,7 +52,7 @@ class Task(ABC):
     passes: int = PASSES
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = silent
-    compiled: ClassVar[bool] = False  # whether plans are for torch.compile
+    compiles: bool = False  # whether Inductor is to compile the model's blocks
     gradients: ClassVar[type[Gradients]]
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[BlockWays, bool], Step] = field(default_factory=dict, repr=False)
@@ -187,7 +187,7 @@ class Task(ABC):
 
             def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
-                trials = Trials(self.rounding, smallest=smallest, recomputed=frozenset(blocks))
+                trials = Trials(self.rounding, smallest=smallest, recomputed=frozenset(blocks), compiles=self.compiles)
                 return self.gradients(model, *call, self.loss, trials, targets, self.progress), share
 
             while True:
@@ -230,7 +230,7 @@ def not_compiled(model: nn.Module) -> None:
     if private.is_compiled_module(model):
         raise KernelError(
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
-            " give the model itself, and compile it with actfit.options(plan=make_plan(..., compiled=True))"
+            " give the model itself, and compress(model, fit=..., compile=True)"
         )
 
 

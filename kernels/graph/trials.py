@@ -1,0 +1,147 @@
+"""The errors of codes in captured graphs: backward sees saved tensors as codes on trial would give them."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from actfit.kernels.compression import codes
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import MAX_BITS, Groups
+from actfit.kernels.compression.splice import let_cross
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.again import Inputs
+from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.methods.every_tensor import EveryTensor
+from actfit.kernels.methods.planned import in_model
+from actfit.kernels.planning.decoded import relative_error
+from actfit.kernels.planning.sensitivity import Gradients, Trials
+
+
+class CapturedGradients(Gradients):
+    """As `Gradients`, of a model whose modules are captured: their backward graphs see what is decoded."""
+
+    def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        trials = self._trials
+        method = EveryTensor(MAX_BITS, trials.rounding)
+        engine = _Tried(method, trials.recomputed, chunked_loss=True, compiles=trials.compiles)
+        engine.trials = trials
+        captured = install(model, engine)
+        try:
+            with torch.compiler.set_stance("default"):
+                return model(*args, **kwargs)
+        finally:
+            removed(captured)
+
+
+class Named(Partitioner):
+    """A partitioner of graphs that modules share: each run is of the module that its engine says."""
+
+    def __init__(self, engine: Engine, method: EveryTensor | None) -> None:
+        super().__init__(engine.graphs, method, compiles=engine.compiles)
+        self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
+
+    def _whole_name(self, site: str) -> str:
+        """A site's name in the whole model, while its module is called."""
+        return in_model(self._engine.running, site)
+
+
+class _Tried(Engine):
+    """Lets tensors cross whole, and backward see their values as decoded from the codes on trial."""
+
+    trials: Trials
+
+    interprets = True
+
+    def partitioner(self, name: str, generates: bool) -> Partitioner:
+        return _Trying(self, self.method_of(name), self.trials)
+
+    def inputs(self, name: str) -> Inputs:
+        return _TriedInputs(name, self.method, self.trials)
+
+    def variant(self, name: str) -> bool:
+        """Only that: all have the same graphs else, and codes on trial are looked up when they run."""
+        return name in self.recomputed
+
+
+class _TriedInputs(Inputs):
+    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
+
+    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
+        super().__init__(name, method)
+        self.smallest, self._trials = trials.smallest, trials
+
+    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
+        self._trials.sites[site] = x.numel()
+        return partial(_as_seen(self._trials, site, form, x), x)
+
+
+class _Trying(Named):
+    """Lets tensors cross whole with a mark, which tells backward the module that was called."""
+
+    def __init__(self, engine: Engine, method: EveryTensor | None, trials: Trials) -> None:
+        super().__init__(engine, method)
+        self.smallest, self._trials = trials.smallest, trials
+
+    def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+        crossing = list(cut.pairs)
+        if cut.sites:
+            sizes = {site: node.meta["val"].numel() for node, site in cut.sites.items()}
+            marks = self._mark(forward.graph, backward.graph, crossing[0], cut.pairs[crossing[0]], sizes)
+            for node, site in cut.sites.items():
+                _put_seen(backward.graph, self._trials, site, cut, node, marks[1])
+            crossing.insert(0, marks[0])
+        let_cross(forward, backward, cut.outputs, crossing)
+
+    def _mark(
+        self, forward: fx.Graph, backward: fx.Graph, first: fx.Node, placeholder: fx.Node, sizes: Mapping[str, int]
+    ) -> tuple[fx.Node, fx.Node]:
+        """The number of the module that is called, in forward and in backward; its sites are known to the trials."""
+
+        def mark() -> Tensor:
+            self._trials.sites.update({self._whole_name(site): count for site, count in sizes.items()})
+            return torch.tensor(self._trials.number(self._engine.running))
+
+        (last,) = forward.find_nodes(op="output")
+        with forward.inserting_before(last):
+            made = forward.call_function(mark)
+        with backward.inserting_before(placeholder):
+            given = backward.placeholder("mark")
+        made.meta["val"] = given.meta["val"] = first.meta["val"].new_empty((), dtype=torch.int64, device="cpu")
+        return made, given
+
+
+def _put_seen(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node, mark: fx.Node) -> None:
+    """Let backward see a tensor that crosses whole as codes on trial would give it; mark: the module's number."""
+    form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
+    if not isinstance(form, Groups):
+        raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
+    with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
+        seen = backward.call_function(_as_seen(trials, site, form, value), (placeholder, mark))
+    seen.meta = dict(placeholder.meta)
+    placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
+
+
+def _as_seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
+    """A function from a tensor that crosses at a site to the one that backward sees."""
+    layout, sizes = form.layout, form.layout.sizes(value)
+
+    def seen(x: Tensor, *mark: Tensor) -> Tensor:
+        name = trials.name(site, *mark)
+        bits = trials.bits.get(name)
+        if bits is None:
+            return x
+        groups = layout.split(x)
+        noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
+        made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
+        result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
+        error = relative_error(result, x)
+        trials.decoded.note(name, bits, error, x.dtype, layout.group, trials.rounding)
+        return result
+
+    return seen
