@@ -14,7 +14,8 @@ from torch import fx, nn
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import Inputs
-from actfit.kernels.graph.execute import Run
+from actfit.kernels.graph.execute import Run, execute
+from actfit.kernels.graph.fusion import fused
 from actfit.kernels.graph.inductor import InductorPartitioner
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.watch import Watch
@@ -137,28 +138,28 @@ class Engine:
             code = function.__code__.replace(co_name=f"block_{next(NUMBERS)}")
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
+            made = _fused if fakes is not None else _as_it_is if self.interprets else _compiled
 
             def tracing() -> AbstractContextManager[None]:
                 return within_function_modes(_alive(alive).functions)
 
-            generates = self.compiles and not self.interprets and fakes is None
-            partitioner = self.partitioner(call.name, generates)
+            partitioner = self.partitioner(call.name, made is _compiled)
 
             def forward_run(module: fx.GraphModule, run: Run) -> Run:
                 return _alive(alive).forward_run(module, run)
 
             if self.compiles:
-                backend = private.by_inductor(partitioner, generates, forward_run, tracing)
+                backend = private.by_inductor(partitioner, made, forward_run, tracing)
             else:
                 backend = private.by_kernels(partitioner, forward_run, tracing)
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
-        """What cuts the graphs of a module; `generates`: for which Inductor then generates code."""
+        """What cuts the graphs of a module; `generates`: for which Inductor generates code, if it compiles them."""
         way = None if self.policy is None else way_of(self.policy)
         watch = self.watch if self.planned else None
-        kind = InductorPartitioner if generates else Partitioner
+        kind = InductorPartitioner if self.compiles and generates else Partitioner
         return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles)
 
     def method_of(self, name: str) -> EveryTensor | None:
@@ -205,6 +206,18 @@ class Engine:
         made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made
+
+
+def _compiled(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
+    return by_inductor()
+
+
+def _as_it_is(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
+    return execute(graph)
+
+
+def _fused(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
+    return execute(fused(graph))
 
 
 def _alive(engine: "weakref.ref[Engine]") -> Engine:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,16 +66,19 @@ def by_kernels(partition: Callable[..., Any], forward: Watched, tracing: Callabl
     return compiled
 
 
-def by_inductor(partitioner: Any, generates: bool, forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
+Made = Callable[[fx.GraphModule, Callable[[], Run]], Run]
+
+
+def by_inductor(partitioner: Any, made: Made, forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
     """A backend of torch.compile: Inductor, which cuts its joint graphs by `partitioner`.
 
-    generates: whether it generates code; if not, PyTorch's own kernels run its graphs.
+    `made` makes what runs a graph, from the graph and a function that gives what Inductor compiles it to.
     """
     private.as_partitioner(type(partitioner))
     patches = {"custom_partitioner_fn": partitioner, **inductor_settings()}
 
     def inner(graph: fx.GraphModule, inputs: Sequence[Any], **context: Any) -> Run:
-        run: Run = private.compile_fx_inner(graph, inputs, **context) if generates else execute(graph)
+        run = made(graph, partial(private.compile_fx_inner, graph, inputs, **context))
         return run if context.get("is_backward") else forward(graph, run)
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
