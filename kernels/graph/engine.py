@@ -186,6 +186,7 @@ class Engine:
         def counted(given: list[Any]) -> Any:
             engine = _alive(own)
             engine.runs += 1
+            engine.watch.beside(module, given)
             if not engine.modes:
                 return run(given)
             with within(engine.modes):

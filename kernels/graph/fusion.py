@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from actfit.kernels.compression.nodes import is_pointwise, is_pure, is_view, packet_of
+from actfit.kernels.compression.nodes import cone, is_pointwise, is_pure, is_view, packet_of
 
 aten = torch.ops.aten
 READS, READS_OF_ONE = 4, 8  # tensors that Inductor reads at most in a loop that is computed several times, or once
@@ -40,6 +40,8 @@ def fused(module: fx.GraphModule) -> fx.GraphModule:
         graph.erase_node(node)
     for node in reversed(inside):
         graph.erase_node(node)
+    _join(loops)
+    _sort(graph)
     places = {node: place for place, node in enumerate(graph.nodes)}
     for loop in loops:
         for base in loop.all_input_nodes:
@@ -48,6 +50,34 @@ def fused(module: fx.GraphModule) -> fx.GraphModule:
                 loop.target, loop.args = _overwritten, (base, *loop.all_input_nodes)
                 break
     return module
+
+
+def _join(loops: Sequence[fx.Node]) -> None:
+    """Let loops that read the same tensor wait for what the next of them reads, if they can: they are computed in one."""
+    last: dict[fx.Node, fx.Node] = {}  # loops by what they read
+    for loop in loops:
+        for base in loop.all_input_nodes:
+            before = last.get(base)
+            if before is not None and _layout(before)[0] == _layout(loop)[0] and before not in cone(loop):
+                before.args = (*before.args, *loop.all_input_nodes)
+            last[base] = loop
+
+
+def _sort(graph: fx.Graph) -> None:
+    """Order nodes after what they read, and else as they are."""
+    (output,) = graph.find_nodes(op="output")
+    done: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        waiting = [node]
+        while waiting:
+            now = waiting[-1]
+            missing = [given for given in now.all_input_nodes if given not in done]
+            waiting += missing
+            if not missing:
+                waiting.pop()
+                if now not in done and now is not output:
+                    output.prepend(now)
+                done.add(now)
 
 
 class _Loop(NamedTuple):

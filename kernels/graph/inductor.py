@@ -68,6 +68,8 @@ class InductorPartitioner(Partitioner):
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         """Change both graphs."""
+        if self.watch is not None:
+            self.watch.of_compiled(forward, cut, rounding)
         put_codes(forward, backward, cut, rounding)
 
     def _compare(self, graph: Graph) -> None:

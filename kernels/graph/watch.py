@@ -1,19 +1,24 @@
-"""Watches the errors of decoded tensors while a model trains by a plan: one tensor in each forward pass, in turn.
+"""Watches the errors of decoded tensors while a model trains by a plan: one tensor at a time, in turn.
 
-In forward the exact tensor is there, so this takes next to no time, and the memory of a few pieces.
+Where PyTorch's own kernels run the graphs, the exact tensor is there in forward, so one tensor in each pass takes next
+to no time, and the memory of a few pieces. Code that Inductor generates keeps no such tensor: there the part of a graph
+that makes it runs beside the generated code, in one of many calls.
 """
 
+import random
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
 from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression.nodes import cone
 from actfit.kernels.engine.pieces import bytes_of
 from actfit.kernels.graph.codes import decode, encode, flat_of, replace_codes
 from actfit.kernels.methods.planned import in_model
@@ -21,8 +26,19 @@ from actfit.kernels.planning.decoded import relative_error
 from actfit.kernels.planning.sensitivity import like_site
 from actfit.kernels.text import table
 
+EVERY = 97  # calls of graphs that Inductor compiles, of which one is watched; a prime: all of a model have turns
 TIMES = 2  # the planned error, above which a plan is no longer of this model
+BESIDE = "watched"  # a key of what goes with a graph
 PIECE, PIECES = 1 << 16, 8  # elements of a piece, nearly, and how many pieces of a tensor are read
+
+
+class _Beside(NamedTuple):
+    """A saved tensor of a compiled graph: its site, the part of the graph that makes it, and its codes."""
+
+    site: str
+    part: fx.GraphModule
+    form: Groups
+    rounding: str
 
 
 class Watch:
@@ -40,6 +56,7 @@ class Watch:
 
     def __init__(self, planned: Mapping[str, float]) -> None:
         self.planned, self.seen, self.module = planned, dict[str, float](), threading.local()
+        self._calls, self._drawn = 0, random.Random(0)  # apart from the numbers that training draws
         self._turn, self._left, self._ended, self._warned = 0, 0, True, False
 
     def put(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
@@ -70,6 +87,30 @@ class Watch:
         self._left -= 1
         return self._left == 0
 
+    def of_compiled(self, forward: fx.GraphModule, cut: Cut, rounding: str) -> None:
+        """Note in a forward graph, before codes are written into it, what `beside` runs of it."""
+        forms = [(node, site, cut.forms[node]) for node, site in cut.sites.items()]
+        forward.meta[BESIDE] = [
+            _Beside(site, _part(forward, node), form, rounding)
+            for node, site, form in forms
+            if isinstance(form, Groups)
+        ]
+
+    def beside(self, forward: fx.GraphModule, given: Sequence[Any]) -> None:
+        """See one of the tensors that a compiled graph encodes, in one of many calls, from the graph's inputs."""
+        parts = forward.meta.get(BESIDE)
+        if not parts or private.current_graph_task_id() != -1:
+            return
+        self._calls += 1
+        if self._calls % EVERY:
+            return
+        site, part, form, rounding = self._drawn.choice(parts)
+        with torch.no_grad(), torch.random.fork_rng([x.device for x in given if isinstance(x, Tensor) and x.is_cuda]):
+            x = part(*given)
+            order, group = form.layout.order, form.layout.group
+            code = encode(x, order, group, form.bits, rounding == "stochastic", form.of_roots, False)
+            self._see(in_model(self.module.name, site), x, order, group, form.of_roots, code)
+
     def _see(self, site: str, x: Tensor, order: Sequence[int], group: int, of_roots: bool, code: Any) -> None:
         if site not in self.planned or private.is_fake(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             return  # it has no numbers, or they must not be waited for
@@ -96,3 +137,13 @@ class Watch:
         worst = {like_site(site): site for site in by_error}  # of tensors that are alike, the last
         rows = [(kind, f"{self.seen[site]:.2%}", f"{self.planned[site]:.2%}") for kind, site in worst.items()]
         return "\n".join(table([("decoded tensor, relative error", "seen last", "planned"), *rows]))
+
+
+def _part(forward: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
+    """The part of a graph that makes a tensor; it takes all of the graph's inputs."""
+    graph, needed, copies = fx.Graph(), cone(node), dict[fx.Node, fx.Node]()
+    for other in forward.graph.nodes:
+        if other in needed or other.op == "placeholder":
+            copies[other] = graph.node_copy(other, copies.__getitem__)
+    graph.output(copies[node])
+    return fx.GraphModule(forward, graph)

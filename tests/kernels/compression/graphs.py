@@ -11,13 +11,13 @@ from torch._inductor.decomposition import select_decomp_table
 
 import actfit
 from actfit.kernels.compression import private
-from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.graph.inductor import InductorPartitioner
 
 
-def partitioner(**settings: Any) -> CodedPartitioner:
+def partitioner(**settings: Any) -> InductorPartitioner:
     """The partitioner in these options."""
     made = actfit.options(**settings)["custom_partitioner_fn"]
-    assert isinstance(made, CodedPartitioner)
+    assert isinstance(made, InductorPartitioner)
     return made
 
 

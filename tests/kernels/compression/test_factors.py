@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from actfit.kernels.compression import cut as cutting
 from actfit.kernels.compression.crossing import Crossing
-from actfit.kernels.compression.partitioner import CodedPartitioner
+from actfit.kernels.graph.inductor import InductorPartitioner
 from tests.kernels.compression.cuts import Step, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 
@@ -41,7 +41,7 @@ def frozen(layer: nn.Module) -> nn.Module:
     return layer.requires_grad_(False)
 
 
-def step(*layers: nn.Module) -> tuple[Step, CodedPartitioner]:
+def step(*layers: nn.Module) -> tuple[Step, InductorPartitioner]:
     """A step of the layers, of numbers as large as make f' bend."""
     cut = partitioner(bits=4)
     made = Step(nn.Sequential(*layers), cut)
@@ -49,7 +49,7 @@ def step(*layers: nn.Module) -> tuple[Step, CodedPartitioner]:
     return made, cut
 
 
-def coded(cut: CodedPartitioner) -> list[Crossing]:
+def coded(cut: InductorPartitioner) -> list[Crossing]:
     (graph,) = cut.graphs
     return [row for row in graph.crossings if row.form != "whole"]
 

@@ -244,3 +244,16 @@ def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -
     options = actfit.options()
     assert options.keys() <= set(torch._inductor.list_options())
     assert ("allow_buffer_reuse" in options, "reorder_for_peak_memory" in options) == (has_gpu, not has_gpu)
+
+
+def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
+    """Here of batches whose tensors are too small for codes."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    cut = partitioner(bits=4)
+    run = compiled(model, cut, dynamic=False)
+    run(torch.randn(128, 64))
+    run(torch.randn(96, 64))  # as good
+    with pytest.warns(UserWarning, match=r"sizes should not change .* keeps 1\.0 times less .* one before 7\.\d times"):
+        run(torch.randn(32, 64))
+    run(torch.randn(16, 64))
+    assert len(cut.graphs) == 4

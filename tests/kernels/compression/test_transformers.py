@@ -4,10 +4,6 @@ import pytest
 import torch
 
 from actfit.kernels.compression import forms
-from actfit.kernels.compression.partitioner import CodedPartitioner
-from actfit.kernels.compression.planning import CompiledTask, run
-from actfit.kernels.methods.every_tensor import EveryTensor
-from actfit.kernels.planning.batches import Call
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 from tests.kernels.graph.small_transformers import build
@@ -44,17 +40,3 @@ def test_each_architecture(family: str) -> None:
     assert off[BITS] < allowed(cut.graphs, BITS)
     # Steps are a 17th as large, 15 / 255; a factor 2 allows for higher orders.
     assert off[BITS] < off[4] / (17 / 2)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("family", ["gpt2", "vit"])
-def test_planning_sees_what_the_model_saves(family: str) -> None:
-    """Fake tensors give the same names and bytes as real ones."""
-    model, inputs = build(family)
-    step = CompiledTask(model, Call((), inputs)).step()
-    cut = CodedPartitioner(EveryTensor(step.bits))
-    run(model, cut, (), inputs)
-    assert sum(graph.after for graph in cut.graphs) == step.kept
-    rows = [row for graph in cut.graphs for row in graph.crossings]
-    assert {row.site for row in rows if row.site} == {site.name for site in step.sites}
-    assert step.sites

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-import actfit
 from actfit import KernelError, Plan
 from actfit.coefficients import command
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.__main__ import NARROW, main
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.make import kind_of
+from actfit.kernels.planning.make import task_of
 
 TRANSFORMERS = find_spec("transformers") is not None
 BLOCK = "--model block"
@@ -68,13 +67,11 @@ def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_a_plan_for_a_compiled_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    lines = ran(f"{BLOCK} --budget 0.1 --compiled --save {tmp_path}/plan.json", capsys).splitlines()
-    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", ""]
-    assert any(line.startswith("| mlp.up: aten.addmm | 1 | ") for line in lines)
+    lines = ran(f"{BLOCK} --budget 0.1 --compile --save {tmp_path}/plan.json", capsys).splitlines()
+    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", "| plan"]
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.compiled
     assert plan.planned.kept <= 0.1 * plan.stock.kept
-    assert actfit.options(plan=tmp_path / "plan.json")
 
 
 @pytest.mark.slow
@@ -98,8 +95,7 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--budget 0.2 --policy invact", "policy must be left out with --budget, which decides it, got 'invact'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
-        ("--budget 1GiB --compiled", r"budget must be a share of what the model keeps for a compiled model, .*'1GiB'"),
-        ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
+        ("--compile", "compile must go with --budget, whose plan it is of, got no budget"),
         ("--save plan.json", "save must go with --budget, whose plan it is of, got no budget"),
         ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
         ("--budget 0.3 --goal speed", "goal must be one of time, error, got 'speed'"),
@@ -146,6 +142,6 @@ def test_every_saved_tensor_is_in_the_narrow_copy(
     ran(line + (f" --act {act}" if act else ""), capsys)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, args, kwargs = zoo.build(name, act=act, batch=8)
-    sites = kind_of(compiled=False)(model, call_of(kwargs or args)).step().sites
+    sites = task_of(model, call_of(kwargs or args)).step().sites
     planned = Plan.load(tmp_path / "plan.json").sites[: len(sites)]  # then come those that stay whole
     assert [site.name for site in planned] == [site.name for site in sites]

@@ -1,0 +1,196 @@
+"""Captured blocks that Inductor compiles: gradients, bytes, plans, and errors that are watched."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor import config as inductor_config
+
+from actfit import Plan, compress, gradient_error, make_plan, peak_bytes, saved_bytes
+from actfit.kernels.errors import KernelError
+from actfit.kernels.graph import watch
+from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.memory.allocator import growth
+from actfit.kernels.methods import every_tensor
+from benchmarks.compression.meter import measured
+from tests.kernels.graph.nets import batch, gradients, net, steps
+
+ROWS = 512
+ROUNDING = 1e-5  # of float32, in sums of some thousand products: 2^-24 * sqrt(4096), and as much again to spare
+
+
+@pytest.fixture(autouse=True)
+def _usual_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partitioner, "smallest", every_tensor.SMALLEST)
+
+
+def loss_of(model: nn.Module) -> Tensor:
+    """Weighs all outputs differently."""
+    y = model(batch(ROWS))
+    return (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum()
+
+
+def error(ours: nn.Module, stock: nn.Module) -> float:
+    """||g' - g|| / ||g|| after a step of each."""
+    steps((ours, stock), loss_of)
+    a, b = (torch.cat([part.flatten() for part in gradients(model) if part is not None]) for model in (ours, stock))
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """In few bits; nothing is compiled to make it."""
+    torch.manual_seed(0)
+    return make_plan(net(), batch(ROWS), 0.2, goal="error", compile=True)
+
+
+def test_a_plan_of_compiled_blocks(plan: Plan) -> None:
+    assert plan.compiled
+    assert 0 < plan.planned.kept <= 0.2 * plan.stock.kept
+    assert 0 < plan.errors.measured <= plan.uniform_error
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.slow
+def test_a_planned_model_keeps_what_the_plan_says(plan: Plan, tmp_path: Path) -> None:
+    """In compiled code: bytes, error and peak, also with a plan from a file, and for a copy."""
+    stock, x = net(), batch(ROWS)
+    ours = copy.deepcopy(stock)
+    plan.save(tmp_path / "plan.json")
+    handle = compress(ours, plan=tmp_path / "plan.json")
+    assert ROUNDING < error(ours, stock) < 3 * plan.errors.measured  # what the safety net allows
+    kept = saved_bytes(ours, x).total
+    # A norm's 1/std of each row crosses where what it normalises has codes; the plan counts it for all.
+    assert 0 <= plan.planned.kept - kept <= 4 * ROWS * 4
+    assert abs(growth(lambda: ours(x), torch.device("cpu"))[1] - x.nbytes - kept) < 0.01 * kept  # and its output
+    assert peak_bytes(ours, x) <= (plan.planned.peak or 0)
+    bits = {row.form for graph in handle.report.graphs for row in graph.crossings if row.site}
+    assert bits - {"whole"} == {f"{site.bits} bits" for site in plan.sites if site.bits}
+    copied = copy.deepcopy(ours)
+    assert saved_bytes(copied, x).total == kept
+    handle.remove()
+    assert "forward" not in vars(ours[0])
+
+
+@pytest.mark.slow
+def test_exact_gradients_are_those_of_stock_but_for_rounding() -> None:
+    """Twice over one graph, without some results' gradients, and not differentiable again."""
+    stock = net()
+    ours = copy.deepcopy(stock)
+    compress(ours, compile=True)
+    assert error(ours, stock) < ROUNDING
+    assert saved_bytes(ours, batch(ROWS)).total < 0.7 * saved_bytes(stock, batch(ROWS)).total
+    loss = loss_of(ours)
+    weights = list(ours.parameters())
+    first = torch.autograd.grad(loss, weights, retain_graph=True)
+    again = torch.autograd.grad(loss, weights)
+    assert all(map(torch.equal, first, again))
+    found = torch.autograd.grad(loss_of(ours), weights, create_graph=True)
+    with pytest.raises(KernelError, match="a gradient of a gradient must not go through"):
+        found[0].sum().backward()
+    with torch.no_grad():
+        assert torch.equal(ours(batch(ROWS)), stock(batch(ROWS)))  # by stock
+
+
+@pytest.mark.slow
+def test_recomputed_blocks_keep_their_inputs_alone() -> None:
+    stock, x = net(), batch(ROWS)
+    ours = copy.deepcopy(stock)
+    plan = make_plan(ours, x, 0.1, max_gradient_error=0, compile=True)
+    assert plan.recomputed
+    compress(ours, plan=plan)
+    assert error(ours, stock) < ROUNDING
+    assert saved_bytes(ours, x).total == plan.planned.kept
+
+
+@pytest.mark.slow
+def test_errors_in_training_are_watched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sites have turns, also of layers that share code; what is seen is what the plan measured, or it warns."""
+    monkeypatch.setattr(watch, "EVERY", 1)
+    ours = net()
+    handle = compress(ours, plan=plan)
+    steps((ours,), loss_of, 24)
+    planned = handle.watch.planned
+    assert handle.watch.seen.keys() == planned.keys()
+    # Other samples than the plan's, and whole tensors in place of those of two samples.
+    assert all(handle.watch.seen[site] < 2 * planned[site] for site in planned)
+    handle.remove()
+    promised = [replace(site, decoded=(site.decoded or 0) / 4) for site in plan.sites]  # as of other weights
+    compress(ours, plan=replace(plan, sites=tuple(promised)))
+    with pytest.warns(UserWarning, match="decoded tensors must err by at most 2 times .* plan again"):
+        steps((ours,), loss_of, 24)
+
+
+@pytest.mark.slow
+def test_dropout() -> None:
+    """Compiled code draws other numbers, unless it is told to draw as eager mode does."""
+    ours = net(dropout=0.1)
+    compress(ours, bits=8, compile=True)
+    with pytest.raises(KernelError, match="loss must draw no random numbers"):
+        gradient_error(ours, loss_of)
+    with inductor_config.patch(fallback_random=True):
+        ours = net(dropout=0.1)
+        compress(ours, bits=8, compile=True)
+        assert gradient_error(ours, loss_of).error < 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compile": 1.5}, r"compile must be True, False or None, got 1\.5"),
+        ({"policy": "invact", "compile": True}, "policy must be None with compile=True, got 'invact'"),
+        ({"compile": False}, "compile must be that of the plan, True, got False: compiled blocks save other tensors"),
+    ],
+)
+def test_misuse(options: dict[str, Any], message: str, request: pytest.FixtureRequest) -> None:
+    given = (
+        {} if "compile" in options and options["compile"] is not False else {"plan": request.getfixturevalue("plan")}
+    )
+    with pytest.raises(KernelError, match=message):
+        compress(net(), **given, **options)
+
+
+def test_a_plan_of_other_graphs_is_refused() -> None:
+    made = make_plan(net(), batch(ROWS), 0.3, goal="error")
+    with pytest.raises(KernelError, match="compile must be that of the plan, False, got True"):
+        compress(net(), plan=made, compile=True)
+
+
+def wide(function: Callable[[Tensor], Tensor]) -> tuple[nn.Module, Tensor]:
+    """A function between two layers, 16 times as wide as they."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(16, 256, bias=False), nn.Linear(256, 16, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.down(function(self.up(x)))
+            return made
+
+    torch.manual_seed(0)
+    return Wide(), torch.randn(1024, 16)
+
+
+def chain(x: Tensor) -> Tensor:
+    """Inductor computes it in one loop, and its derivative in one, in place of the gradient that comes."""
+    return torch.tanh(x * 2 + 1) * 3 - 1
+
+
+@pytest.mark.slow
+def test_the_peak_of_compiled_code_is_foreseen() -> None:
+    """Not that of the operations one after the other; by what the allocator gives out."""
+    model, x = wide(chain)
+    compress(model, compile=True)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    model(x).sum().backward()  # compiles
+    most = measured(lambda: model(x).sum(), torch.device("cpu")).peak
+    foreseen = peak_bytes(model, x)
+    assert most <= foreseen <= 1.1 * most
+    assert foreseen < 0.8 * peak_bytes(wide(chain)[0], x)
