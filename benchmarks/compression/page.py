@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPRESSED, EAGER, OURS
+from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOINT, COMPRESSED, EAGER, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
-from benchmarks.parsers import COMPRESSION_WAYS, FITTED
+from benchmarks.parsers import BY_INDUCTOR, COMPRESSION_WAYS, FITTED
 
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
 
@@ -39,13 +39,14 @@ def fits() -> str:
 
 def _fit_cells(rows: Rows, ratios: dict[str, Any]) -> Iterator[list[str]]:
     values = {(row["implementation"], row["mode"], row["unit"]): row["median"] for row in rows}
-    for way in (EAGER, *FITTED, *COMPRESSED, CHECKPOINT):
+    for way in (EAGER, *FITTED, *COMPRESSED, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT, *BY_INDUCTOR):
         if way != EAGER and f"{way} / {EAGER}" not in ratios:
             continue
+        fit = BY_INDUCTOR.get(way, way)
         shares = [f"{values[way, mode, 'B'] / values[EAGER, mode, 'B']:.3f}" for mode in ("kept", "peak")]
         peak, time = (values.get((way, "planned", unit)) for unit in ("B", "ratio of times"))
         yield [
-            f"`fit={FITTED[way]}`" if way in FITTED else way,
+            f"`fit={FITTED[fit]}`{way.removeprefix(fit)}" if fit in FITTED else way,
             *shares,
             "–" if peak is None else f"{peak / values[EAGER, 'peak', 'B']:.3f}",
             "1" if way == EAGER else spread(ratios[f"{way} / {EAGER}"]),

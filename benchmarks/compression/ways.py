@@ -10,15 +10,10 @@ from torch._inductor import config as inductor_config
 
 import actfit
 from actfit import compress
-from actfit.kernels.compression.planning import CompiledTask
-from actfit.kernels.planning.batches import Call
-from actfit.kernels.planning.plan import Plan
-from actfit.kernels.planning.planner import plan_of
-from actfit.kernels.planning.solve import everywhere
 from benchmarks.baselines.checkpointed import checkpoint_each
 from benchmarks.baselines.hooked import saving_codes
 from benchmarks.compression.models import Net
-from benchmarks.parsers import FITTED
+from benchmarks.parsers import BY_INDUCTOR, FITTED
 
 EAGER, COMPILED = "eager", "compiled"
 CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
@@ -27,9 +22,8 @@ BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
 HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 COMPRESSED = {"compress exact": None, **{f"compress {bits} bits": bits for bits in (8, 4, 2)}}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
-PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # with at most the bytes of `coded` with as many bits
 CHUNKED = "compress exact in chunks"
-OURS = {**COMPRESSED, CHUNKED: None, **FITTED, **CODED, **PLANNED}
+OURS = (*COMPRESSED, CHUNKED, *FITTED, *CODED, *BY_INDUCTOR)
 # PyTorch's own pass over all large saved tensors. Its forward and its backward have different defaults for
 # use_scaling: if it is not given, gradients are wrong by a factor of a billion.
 EIGHT_BITS = {
@@ -45,25 +39,26 @@ EIGHT_BITS = {
 
 def is_compiled(way: str) -> bool:
     """Whether it uses torch.compile."""
-    return way.startswith(COMPILED) or way in CODED or way in PLANNED
+    return way.startswith(COMPILED) or way in CODED
 
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     """Forward up to the loss in one of the ways, as a function; changes the network. The first call may compile."""
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):
         checkpoint_each(net.blocks)
-    if way in COMPRESSED or way == CHUNKED:
-        compress(net.module, bits=COMPRESSED.get(way), chunked_loss=True if way == CHUNKED else None)
-    if way in FITTED:
+    compiles = way in BY_INDUCTOR
+    ours = BY_INDUCTOR.get(way, way)
+    if ours in COMPRESSED or ours == CHUNKED:
+        chunked = True if ours == CHUNKED else None
+        compress(net.module, bits=COMPRESSED.get(ours), chunked_loss=chunked, compile=compiles)
+    if ours in FITTED:
         net.loss(net.module)  # its weights, or the plan's fake tensors would be these
-        handle = compress(net.module, fit=FITTED[way], inputs=net.kwargs or net.args, loss=net.loss_of)
-        net.plan = handle.plan
+        budget: Any = {"fit": FITTED[ours], "inputs": net.kwargs or net.args, "loss": net.loss_of}
+        net.plan = compress(net.module, **budget, compile=compiles).plan
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()
         options = actfit.options(bits=CODED[way]) if way in CODED else None
-        if way in PLANNED:
-            options = actfit.options(plan=_planned(net, PLANNED[way]))
         run = torch.compile(net.module, dynamic=False, options=options)
 
     def loss() -> torch.Tensor:
@@ -71,13 +66,6 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
             return net.loss(run)
 
     return loss
-
-
-def _planned(net: Net, bits: int) -> Plan:
-    """The plan for the bytes that these bits take in every tensor."""
-    task = CompiledTask(net.module, Call(net.args, net.kwargs))
-    step = task.step()
-    return plan_of(task, (step.kept_with(everywhere(step, bits)) + 1) / task.stock.kept, goal="error")
 
 
 @contextmanager

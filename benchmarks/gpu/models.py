@@ -3,7 +3,7 @@
 Random weights in bfloat16: a model shaped as Llama 3.2 1B, 4 x 2048 tokens, without its head and with it, also trained
 by LoRA (rank 16, of all linear layers), and ViT-L/16, 128 pictures. Ways: eager; `actfit.compress`, exact, by bits, and
 by a default plan for a share of the bytes kept; checkpoints of each layer, by transformers' own flag; and layers
-compiled one by one, as they are, with checkpoints and coded. Rows, as JSON lines, for --out or in
+compiled one by one, as they are, with checkpoints and by `actfit.compress`. Rows, as JSON lines, for --out or in
 benchmarks/results/<device>/gpu-models.jsonl. implementation: the way; mode: the model. what:
 
     kept, peak    B, by the allocator, over what is there before a step: after forward, and at most; no gradients are
@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import actfit
 from actfit import KernelError, compress
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.saved import size
@@ -50,7 +49,6 @@ WARM_UP, STEPS = 2, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
 COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}
-CODED = {"coded 8 bits": 8, "coded 4 bits": 4}
 QUICK_WAYS = (EAGER, "compress exact", "compress 8 bits", CHECKPOINT)
 LLAMA = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
@@ -118,14 +116,14 @@ def _with_lora(model: nn.Module, device: torch.device) -> nn.Module:
 
 def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
     """Have a model train in one of the ways, with these inputs; the plan, if there is one."""
-    if way in COMPRESSED:
-        compress(model, bits=COMPRESSED[way])
-    if way in parsers.FITTED:
-        return compress(model, fit=parsers.FITTED[way], inputs=inputs).plan
-    if way in (COMPILED, COMPILED_CHECKPOINT, *CODED):
-        options = actfit.options(bits=CODED[way]) if way in CODED else None  # one: its blocks share their code
+    ours, compiles = parsers.BY_INDUCTOR.get(way, way), way in parsers.BY_INDUCTOR
+    if ours in COMPRESSED:
+        compress(model, bits=COMPRESSED[ours], compile=compiles)
+    if ours in parsers.FITTED:
+        return compress(model, fit=parsers.FITTED[ours], inputs=inputs, compile=compiles).plan
+    if way in (COMPILED, COMPILED_CHECKPOINT):
         for block in blocks(model):
-            block.compile(dynamic=False, options=options)
+            block.compile(dynamic=False)
     if way in (CHECKPOINT, COMPILED_CHECKPOINT):
         if not all(weight.requires_grad for weight in model.parameters()):
             model.enable_input_require_grads()  # as transformers' Trainer does

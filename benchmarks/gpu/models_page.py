@@ -12,8 +12,11 @@ TITLES = {
     "compress exact": "**`compress(model)`**",
     "compress 8 bits": "**`compress(model, bits=8)`**",
     "compress 4 bits": "**`compress(model, bits=4)`**",
-    **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},
+    **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},  # no longer measured
     **{way: f"**`compress(model, fit={share}, …)`**" for way, share in FITTED.items()},
+    "compress exact, compiled": "**`compress(model, compile=True)`**",
+    "compress 8 bits, compiled": "**`compress(model, bits=8, compile=True)`**",
+    **{f"{way}, compiled": f"**`compress(model, fit={share}, compile=True, …)`**" for way, share in FITTED.items()},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",
     "compiled checkpoint": "the same, checkpointed",
@@ -38,7 +41,7 @@ def medians(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
 
 def _known(ways: Iterable[str]) -> list[str]:
     measured = set(ways)
-    return [way for way in (*MODEL_WAYS, *COMPILED_MODEL_WAYS) if way in measured]
+    return [way for way in dict.fromkeys((*MODEL_WAYS, *COMPILED_MODEL_WAYS, *TITLES)) if way in measured]
 
 
 def _error(value: float) -> str:

@@ -16,7 +16,8 @@ MODEL_WAYS = (
     *("eager", "compress exact", "compress 8 bits", "compress 4 bits", "checkpoint"),
     *FITTED,
 )
-COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", "coded 8 bits", "coded 4 bits")
+BY_INDUCTOR = {f"{way}, compiled": way for way in ("compress exact", "compress 8 bits", "fit 0.4")}
+COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", *BY_INDUCTOR)
 
 
 def gpu(doc: str | None, words: Words | None = None) -> argparse.Namespace:

@@ -153,8 +153,8 @@ def _memory(dry: bool) -> Iterable[Part]:
 
 def _whole_models(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    # An H100 took 3 to 9 seconds a way; Inductor compiles a layer, forward and backward, in some 20.
-    ways = {"": (parsers.MODEL_WAYS, 60), "-compiled": (parsers.COMPILED_MODEL_WAYS, 110)}
+    # An H100 took 3 to 9 seconds a way; Inductor compiles a layer, forward and backward, in some 20, for a plan thrice.
+    ways = {"": (parsers.MODEL_WAYS, 60), "-compiled": (parsers.COMPILED_MODEL_WAYS, 250)}
     models = [name for name in parsers.MODELLED if name != "llama-lora" or find_spec("peft")]
     for suffix, (of_part, seconds) in ways.items():
         for model in models[:2] if suffix or dry else models:

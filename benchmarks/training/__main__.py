@@ -9,7 +9,7 @@ deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on 
 plain-PyTorch reference), and how far gradients are from stock's, beside the noise of the batches.
 
 Of four more, `gpt` and `llama` on the text, `resnet` and `small-vit` on the digits, all that autograd saves is in few
-bits: by `actfit.compress` (compress-b, stochastic-b), compiled with `kernels.compression` (coded-b), compressed or
+bits: by `actfit.compress` (compress-b, stochastic-b), compiled with `actfit.options` (coded-b), compressed or
 compiled by a plan for an n-th of the bytes (plan-n, compiled-plan-n), or by hooks (hook-b); beside stock, compiled,
 checkpointed and compressed exactly. The peak of a step is measured, too.
 

@@ -2,9 +2,9 @@
 
 For `text` and `digits`, activations save less. For CODED, every tensor that autograd saves is encoded: compress-b does
 so by `actfit.compress`, stochastic-b the same with stochastic rounding, coded-b compiles the model with
-`kernels.compression`; hook-b encodes in hooks, compiled is plain torch.compile, and exact is `compress` without codes.
-plan-n compresses by a plan for an n-th of stock's bytes, and compiled-plan-n compiles by a plan for as many; plans are
-made at the first weights, with the loss of the seed's first batch.
+`actfit.options`; hook-b encodes in hooks, compiled is plain torch.compile, and exact is `compress` without codes.
+plan-n compresses by a plan for an n-th of stock's bytes, and compiled-plan-n compiles blocks by a plan for as many;
+plans are made at the first weights, with the loss of the seed's first batch.
 """
 
 from collections.abc import Callable
@@ -88,8 +88,8 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     if method == "coded":
         return _compiled(model, bits=int(number))
     if method == COMPILED_PLAN:
-        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error", compiled=True)
-        return _compiled(model, plan=plan)
+        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error", compile=True)
+        compress(model, plan=plan)
     return model
 
 

@@ -53,7 +53,7 @@ def fused(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _join(loops: Sequence[fx.Node]) -> None:
-    """Let loops that read the same tensor wait for what the next of them reads, if they can: they are computed in one."""
+    """Let loops that read the same tensor wait for what the next of them reads, if they can: Inductor joins them."""
     last: dict[fx.Node, fx.Node] = {}  # loops by what they read
     for loop in loops:
         for base in loop.all_input_nodes:
