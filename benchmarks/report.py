@@ -69,7 +69,7 @@ def kernels_section() -> str:
             for direction in DIRECTIONS:
                 count = counts[name, f"{method.name} {direction}", bits, "bfloat16"]
                 moved = kernel(name, method, "bfloat16").moved_bytes(direction, "bfloat16")
-                # Issue slots only; docs/slack.md has each unit.
+                # Issue slots only; docs/results/slack.md has each unit.
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
                 shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]
                 cells += [f"{count:.1f}", *(f"{100 * share:.0f} %" for share in shares)]

@@ -22,11 +22,8 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 # Blocks of commands that another block has, too, with other values of the same options.
 REPEATS = {
-    "docs/add_function-0": "docs/fitters-0",
-    "docs/activations-1": "docs/fitters-0",
-    "docs/kernels-1": "docs/codegen-0",
-    "docs/joint-1": "docs/fewbit-0",
-    "docs/performance-1": "docs/codegen-2",
+    "docs/how-to/add_function-0": "docs/how-to/fit-0",
+    "docs/reference/functions-1": "docs/how-to/fit-0",
 }
 
 
@@ -34,6 +31,7 @@ def blocks(language: str) -> list[object]:
     bodies = {
         f"{page.relative_to(ROOT).with_suffix('')}-{number}": body
         for page in PAGES
+        if page.parent.name != "tutorials"  # test_tutorials runs their blocks together
         for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
         if block_language == language
     }
@@ -113,6 +111,11 @@ def test_pages_say_what_was_measured(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_a_how_to_is_short() -> None:
+    lines = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES if page.parent.name == "how-to"}
+    assert {name: count for name, count in lines.items() if count > 80} == {}
 
 
 def test_blocks_are_found() -> None:

@@ -31,7 +31,7 @@ def test_what_is_public_is_in_the_reference(site):
     import actfit
     import actfit.fitting.activations
 
-    text = "".join(path.read_text("utf-8") for path in (site / "api").glob("*.html"))
+    text = "".join(path.read_text("utf-8") for path in (site / "reference" / "api").glob("*.html"))
     packages = (actfit, actfit.nn, actfit.coefficients, actfit.fitting.activations)
     public = {
         f"{package.__name__}.{name}"
@@ -60,7 +60,7 @@ def test_a_browser_asks_nobody_and_searches_in_files(site):
         page.set_default_timeout(180_000)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: asked.append(f"error: {error}"))
-        for name in ("slack.html", "api/kernels.html", "index.html"):
+        for name in ("results/slack.html", "reference/api/kernels.html", "index.html"):
             page.goto(f"file://{site}/{name}")
         page.click(".md-search__input")
         page.keyboard.type("certificate")
