@@ -23,7 +23,7 @@ for words in {commands!r}:
 
 
 def program(page: Path) -> tuple[str, list[str]]:
-    """The blocks of a page as one program that prints a mark after each, and what the page shows of each one's output."""
+    """The blocks of a page as one program that prints a mark after each, and the output that the page shows of each."""
     parts, shown = [], []
     for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "text":
@@ -32,7 +32,8 @@ def program(page: Path) -> tuple[str, list[str]]:
         if language == "console":
             lines = body.splitlines(keepends=True)
             commands = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
-            assert commands and all(words[0] == "actfit" for words in commands)
+            assert commands
+            assert all(words[0] == "actfit" for words in commands)
             shown.append("".join(line for line in lines if not line.startswith("$ ")))
             body = COMMAND.format(commands=commands)
         else:
