@@ -6,10 +6,13 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from actfit.coefficients.schema import schema
+from actfit.kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
 from benchmarks.report import PAGES as MEASURED
 from benchmarks.report import rendered
 from tests.forks import Forks
@@ -111,6 +114,26 @@ def test_pages_say_what_was_measured(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def properties(part: object) -> Iterator[str]:
+    """The names of fields in a JSON Schema."""
+    for key, value in part.items() if isinstance(part, dict) else ():
+        yield from value if key == "properties" else ()
+        yield from properties(value)
+
+
+@pytest.mark.parametrize(
+    ("page", "fields"),
+    [
+        ("coefficients", {*properties(schema())}),
+        ("plan_file", {field.name for part in (Plan, PlannedSite, Bytes, Errors) for field in fields(part)}),
+    ],
+)
+def test_the_page_of_a_file_names_every_field(page: str, fields: set[str]) -> None:
+    text = (ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    assert fields
+    assert {field for field in fields if f"`{field}`" not in text} == set()
 
 
 def test_a_how_to_is_short() -> None:
