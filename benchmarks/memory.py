@@ -1,7 +1,7 @@
 """python -m benchmarks.memory: bytes kept for backward, of models by name and of one MLP in eager and compiled.
 
 Models run on fake tensors and are counted as CUDA keeps them, so the numbers are the same on every machine. The MLP
-runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
+runs for real, on the CPU. `docs/results/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
 """
 
 from actfit.coefficients import command

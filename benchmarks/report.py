@@ -69,7 +69,7 @@ def kernels_section() -> str:
             for direction in DIRECTIONS:
                 count = counts[name, f"{method.name} {direction}", bits, "bfloat16"]
                 moved = kernel(name, method, "bfloat16").moved_bytes(direction, "bfloat16")
-                # Issue slots only; docs/slack.md has each unit.
+                # Issue slots only; docs/results/slack.md has each unit.
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
                 shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]
                 cells += [f"{count:.1f}", *(f"{100 * share:.0f} %" for share in shares)]
@@ -122,34 +122,9 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-def rows_of(section: Callable[[], str], names: Sequence[str]) -> Callable[[], str]:
-    """The same section with those rows of its tables alone whose first cell is one of these names."""
-
-    def made() -> str:
-        shown = []
-        for text in section().splitlines():
-            cell = text.removeprefix("|").partition("|")[0].strip()
-            if not text.startswith("| ") or not cell or cell in names:  # a head has an empty cell
-                shown.append(text)
-        return "\n".join(shown) + "\n"
-
-    return made
-
-
-def first_table(section: Callable[[], str]) -> Callable[[], str]:
-    """The same section with the first of its tables alone."""
-
-    def made() -> str:
-        table, *others = section().split("\n\n")
-        return "\n\n".join([table, *(part for part in others if not part.startswith("|"))])
-
-    return made
-
-
 # By the names of their markers: the function that makes each section.
 SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
-    "accuracy-brief": rows_of(accuracy.section, ("relu", "tanh", "softplus", "gelu", "silu")),
     "compression": compression.section,
     "fits": compression.fits,
     "gpu-models": models_page.section,
@@ -157,12 +132,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "gpu-speed": gpu.speed_section,
     "invact": invact_section,
     "kernel-times": kernel_times.section,
-    "kernel-times-brief": rows_of(kernel_times.section, ("compile", "forward-ad", "fewbit-3", "invact")),
     "kernels": kernels_section,
     "mlp": mlp_section,
     "models": models_section,
     "rivals": rivals.section,
-    "rivals-brief": first_table(rivals.section),
     "savings": savings_section,
     "training": training.section,
     "coded": training.coded_section,

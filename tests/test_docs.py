@@ -6,10 +6,13 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from actfit.coefficients.schema import schema
+from actfit.kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
 from benchmarks.report import PAGES as MEASURED
 from benchmarks.report import rendered
 from tests.forks import Forks
@@ -22,11 +25,8 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 # Blocks of commands that another block has, too, with other values of the same options.
 REPEATS = {
-    "docs/add_function-0": "docs/fitters-0",
-    "docs/activations-1": "docs/fitters-0",
-    "docs/kernels-1": "docs/codegen-0",
-    "docs/joint-1": "docs/fewbit-0",
-    "docs/performance-1": "docs/codegen-2",
+    "docs/how-to/add_function-0": "docs/how-to/fit-0",
+    "docs/reference/functions-1": "docs/how-to/fit-0",
 }
 
 
@@ -34,6 +34,7 @@ def blocks(language: str) -> list[object]:
     bodies = {
         f"{page.relative_to(ROOT).with_suffix('')}-{number}": body
         for page in PAGES
+        if page.parent.name != "tutorials"  # test_tutorials runs their blocks together
         for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
         if block_language == language
     }
@@ -113,6 +114,32 @@ def test_pages_say_what_was_measured(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def properties(part: object) -> Iterator[str]:
+    """The names of fields in a JSON Schema."""
+    for key, value in part.items() if isinstance(part, dict) else ():
+        yield from value if key == "properties" else ()
+        yield from properties(value)
+
+
+@pytest.mark.parametrize(
+    ("page", "fields"),
+    [
+        ("coefficients", {*properties(schema())}),
+        ("plan_file", {field.name for part in (Plan, PlannedSite, Bytes, Errors) for field in fields(part)}),
+    ],
+)
+def test_the_page_of_a_file_names_every_field(page: str, fields: set[str]) -> None:
+    text = (ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    assert fields
+    assert {field for field in fields if f"`{field}`" not in text} == set()
+
+
+def test_a_how_to_is_short() -> None:
+    pages = [page for page in PAGES if page.parent.name == "how-to"]
+    assert pages
+    assert [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 80] == []
 
 
 def test_blocks_are_found() -> None:

@@ -31,7 +31,7 @@ def test_what_is_public_is_in_the_reference(site):
     import actfit
     import actfit.fitting.activations
 
-    text = "".join(path.read_text("utf-8") for path in (site / "api").glob("*.html"))
+    text = "".join(path.read_text("utf-8") for path in (site / "reference" / "api").glob("*.html"))
     packages = (actfit, actfit.nn, actfit.coefficients, actfit.fitting.activations)
     public = {
         f"{package.__name__}.{name}"
@@ -54,22 +54,25 @@ def test_a_browser_asks_nobody_and_searches_in_files(site):
     sync_playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").sync_playwright
 
     asked: list[str] = []
+    wide: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1300, "height": 800})
         page.set_default_timeout(180_000)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: asked.append(f"error: {error}"))
-        for name in ("slack.html", "api/kernels.html", "index.html"):
+        for name in ("results/slack.html", "reference/api/kernels.html", "index.html"):
             page.goto(f"file://{site}/{name}")
         page.click(".md-search__input")
         page.keyboard.type("certificate")
         page.wait_for_selector(".md-search-result__item")
         search_results = page.inner_text(".md-search-result")
         page.set_viewport_size({"width": 390, "height": 800})
-        page.goto(f"file://{site}/trainers.html")
-        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        for path in sorted(site.rglob("*.html")):
+            page.goto(f"file://{path}")
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                wide.append(path.relative_to(site).as_posix())
         browser.close()
     assert "The certificate" in search_results
-    assert not wide, "the page is wider than a phone"
+    assert wide == [], "these pages are wider than a phone"
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []

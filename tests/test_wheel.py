@@ -148,7 +148,7 @@ def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
         "Makefile",
         "constraints.txt",
     } <= names
-    assert {"tests/conftest.py", "tests/test_wheel.py", "docs/compress.md"} <= names
+    assert {"tests/conftest.py", "tests/test_wheel.py", "docs/how-to/compress.md"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
 
 

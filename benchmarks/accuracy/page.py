@@ -1,4 +1,4 @@
-"""The table of accuracy's rows for docs/accuracy.md."""
+"""The table of accuracy's rows for docs/results/accuracy.md."""
 
 from benchmarks.accuracy.__main__ import METHODS, PLAIN
 from benchmarks.pages import by, read, table

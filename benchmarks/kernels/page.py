@@ -1,4 +1,4 @@
-"""The table of the kernels' times for docs/kernels.md."""
+"""The table of the kernels' times for docs/results/kernels.md."""
 
 from benchmarks.kernels.table import LAYERS
 from benchmarks.pages import Rows, by, largest, place, read, table

@@ -1,4 +1,4 @@
-"""The tables of the rivals' rows for docs/performance.md."""
+"""The tables of the rivals' rows for docs/results/rivals.md."""
 
 from typing import Any
 

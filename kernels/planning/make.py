@@ -35,7 +35,9 @@ def make_plan(
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
 ) -> Plan:
-    """The fastest plan for a budget of memory, or that of least error; the model is left as it was. See docs/budget.md.
+    """The fastest plan for a budget of memory, or that of least error; the model does not change.
+
+    See docs/how-to/budget.md.
 
     Parameters
     ----------

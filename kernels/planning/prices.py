@@ -61,7 +61,7 @@ class Prices:
 
 
 def usual(blocks: Blocks) -> Prices:
-    """Those of a Llama of 16 layers in bfloat16 on an H100, see docs/compress.md, with blocks that are alike."""
+    """Those of a Llama of 16 layers in bfloat16 on an H100, see docs/results/models.md, with blocks that are alike."""
     return Prices(0.09, 0.08, 0.30, {name: 1 / len(blocks) for name in blocks}, measured=False)
 
 

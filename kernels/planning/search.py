@@ -12,7 +12,7 @@ from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere,
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task, completed
 
-USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
+USUAL = 4  # bits with which networks train as well as without codes, see docs/explanation/training.md
 
 
 class Candidate(NamedTuple):

@@ -1,4 +1,4 @@
-"""The methods defined by the code of docs/add_method.md do all that the page says."""
+"""The methods defined by the code of docs/how-to/add_method.md do all that the page says."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.codegen.run import module
 from tests.kernels.specs import spec
 
 NAME, PACKED = "forward-ad-bfloat16", "sign-only"
-PAGE = Path(__file__).parents[2] / "docs" / "add_method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add_method.md"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -36,7 +36,7 @@ def test_16_bits_deliver_what_the_file_says(name: str, dtype: str) -> None:
     assert (error <= limit)[finite].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
 
 
-UNITS = 4  # largest error of stock's y on the measured processors; docs/accuracy.md
+UNITS = 4  # largest error of stock's y on the measured processors; docs/explanation/trust.md
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)

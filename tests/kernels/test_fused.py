@@ -44,7 +44,7 @@ def test_gated_gradients(name, dtype, method, place):
     assert ((h.double().cpu() - exact).abs() <= 2 * eps * exact.abs() + 2.0**-20).all()
     assert ((db.double().cpu() - expected[1]).abs() <= 2 * eps * expected[1].abs() + 2.0**-20).all()
     # f' of the method: files err by 1.2e-2 and 4e-3 with f' through a rounded y; in float32 y next to a minimum is
-    # off by more than its rounding, which leaves 4e-4 (docs/accuracy.md); 3 bits err by 0.11.
+    # off by more than its rounding, which leaves 4e-4 (docs/explanation/trust.md); 3 bits err by 0.11.
     slope = {"fewbit": 0.11, "invact": {torch.float32: 4e-4}.get(dtype, 1.25e-2)}.get(method, 0)
     limit = 3 * eps * expected[0].abs() + (grad * b).double().abs() * (slope + 2.0**-20)
     limit = limit + eps * torch.finfo(dtype).tiny  # the spacing of subnormal numbers

@@ -34,7 +34,7 @@ def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eage
     """Forward is equal bit for bit, and gradients to the rounding of a formula in y, which the ops compute differently:
     some twenty operations move f' by 2**-19 at most in float32, on each side; f' is multiplied by numbers below 4 here.
     With Inductor, equal to the rounding of its own functions, which f' from y magnifies beside a turning point: 4e-4 in
-    float32, see docs/accuracy.md; in other dtypes eps is enough.
+    float32, see docs/explanation/trust.md; in other dtypes eps is enough.
 
     of_erf: an additional error of y, as a share of |x|.
     """

@@ -1,11 +1,11 @@
-"""Each statement in docs/support.md names the test that checks it."""
+"""Each statement in docs/reference/support.md names the test that checks it."""
 
 import ast
 import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
+PAGE = (HERE.parents[1] / "docs" / "reference" / "support.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 

@@ -48,7 +48,7 @@ def test_autocast_of_act_linear(dtype: torch.dtype) -> None:
     got, plain = (torch.autograd.grad(result.float().sum(), inputs) for result in (y, expected))
     dtypes = [dtype, torch.float32, torch.float32]
     assert [gradient.dtype for gradient in got] == [gradient.dtype for gradient in plain] == dtypes
-    # In bfloat16 y determines f' to within 0.0106, see docs/invact.md, and sums of some ten are rounded.
+    # In bfloat16 y determines f' to within 0.0106, see docs/explanation/from_the_output.md; sums are rounded.
     assert all(
         ((gradient - exact).abs() <= 0.03 * exact.abs().max()).all() for gradient, exact in zip(got, plain, strict=True)
     )

@@ -164,7 +164,7 @@ def test_a_plan_counts_on_it() -> None:
     handle = compress(model, plan=plan)
     model(x).backward()
     assert "its cross-entropy is computed in chunks" in str(handle)
-    assert saved_bytes(model, x).total == pytest.approx(plan.planned.kept, rel=0.02)  # docs/budget.md's promise
+    assert saved_bytes(model, x).total == pytest.approx(plan.planned.kept, rel=0.02)  # docs/how-to/budget.md's promise
 
 
 def test_it_is_left_out_where_it_is_not_asked_for() -> None:
