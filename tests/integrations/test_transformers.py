@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from actfit import KernelError, Plan, compress, options
+from actfit import KernelError, Plan, compress
 from tests.integrations.training import STEPS, losses, model_of, trainer_of
 
 pytest.importorskip("accelerate", reason="accelerate, which the Trainer needs, is not installed")
@@ -107,16 +107,17 @@ def test_checkpointing_is_refused_for_approximate_gradients(given: dict[str, Any
 
 
 def test_compiling_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"^torch_compile must be False .* model\.compile\(options=actfit\.options"):
+    with pytest.raises(
+        KernelError, match=r"^torch_compile must be False .* write ActfitCallback\(\.\.\., compile=True\)"
+    ):
         trainer_of(tmp_path, ActfitCallback(bits=8), torch_compile=True)
 
 
 def test_the_way_out_of_compiling(tmp_path: Path) -> None:
     plain = {"bf16": False, "gradient_accumulation_steps": 1}
     expected = losses(trainer_of(tmp_path, None, save_strategy="no", max_steps=2, **plain))
-    model = model_of()
-    model.compile(options=options(bits=8))
-    found = losses(trainer_of(tmp_path, None, model, save_strategy="no", max_steps=2, **plain))
+    callback = ActfitCallback(bits=8, compile=True)
+    found = losses(trainer_of(tmp_path, callback, save_strategy="no", max_steps=2, **plain))
     # Compiled code rounds otherwise, by some bits of float32 in sums of 256 numbers; codes make the second loss err.
     assert found[0] == pytest.approx(expected[0], rel=2**-16)
     assert found[1] != expected[1]
