@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from actfit.kernels.compression import private
 from actfit.kernels.compression.exact import is_probability
 from actfit.kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
-from actfit.kernels.compression.nodes import arguments_of, packet_of
+from actfit.kernels.compression.nodes import arguments_of, is_view, packet_of
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from actfit.kernels.methods.every_tensor import STATISTIC, EveryTensor
@@ -49,6 +49,7 @@ POLES = (
 )
 POSITIVE = (aten.exp, aten.exp2, aten.sigmoid, aten.cosh)
 AWAY = 2.0**-4
+SCATTERED = (aten.scatter, aten.scatter_add, aten.index_put)  # the gradients of what reads at places, as gather
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole(f"fewer than {smallest} elements")
     if _must_be_exact(placeholder):
         return Whole("backward needs it exactly")
+    if _is_of_targets(node, placeholder):
+        return Whole("backward subtracts 1 from probabilities of targets, which are nearly 1 after training")
     if _is_statistic(node):
         return Whole("a statistic")
     if value.is_floating_point() and is_divisor(placeholder):
@@ -197,6 +200,24 @@ def _is_not_negative(node: fx.Node) -> bool:
     packet, args = packet_of(node), node.args
     is_square = (packet is aten.mul and args[0] is args[1]) or (packet is aten.pow and args[1] in (2, 4))
     return is_square or packet in (*POSITIVE, aten.abs)
+
+
+def _is_of_targets(node: fx.Node, placeholder: fx.Node) -> bool:
+    """Whether it is of a log-softmax, or probabilities to which backward adds what it scatters to places.
+
+    So does the gradient of a cross-entropy, p - 1 at its targets: an error of p is a large one of p - 1 near p = 1.
+    """
+    if "aten._log_softmax" in str(node.meta.get("original_aten", node.target)):
+        return True
+    todo = list(placeholder.users) if is_probability(node, {}) else []
+    while todo:
+        user = todo.pop()
+        if packet_of(user) in (aten.add, aten.sub):
+            if any(packet_of(part) in SCATTERED for part in user.all_input_nodes):
+                return True
+        elif packet_of(user) in (aten.mul, aten.neg) or is_view(user):
+            todo += user.users
+    return False
 
 
 def _is_statistic(node: fx.Node) -> bool:
