@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
-from actfit.kernels.compression import forms, private
+from actfit.kernels.compression import private
 from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
 from actfit.kernels.compression.bases import cross_bases
 from actfit.kernels.compression.exact import move_to_forward
@@ -51,7 +51,7 @@ def cut_of(
     outputs: int,
     static: frozenset[int],
     method: EveryTensor,
-    smallest: int | None = None,
+    smallest: int,
 ) -> Cut:
     """Decide what crosses, and move operations that need exact values into the forward graph.
 
@@ -66,17 +66,16 @@ def cut_of(
     method
         compress or a plan, which sets the bits at each site.
     smallest
-        The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
+        The least number of elements of a tensor that may have codes.
     """
     (last,) = forward.find_nodes(op="output")
     saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
     inputs = _inputs_without_gradient(forward, backward, static)
     returned = returned_by(forward, outputs)
-    least_elements = forms.SMALLEST if smallest is None else smallest
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MAX_BITS, least_elements) for node in tensors}
+        return {node: form_of(node, pairs[node], MAX_BITS, smallest) for node in tensors}
 
     def coded_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
         exact = rounded_from(forward, backward, pairs) | met_of(pairs)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from actfit.kernels.compression import forms
+from tests.kernels.compression.graphs import code_from
 
 
 @pytest.fixture
 def small_and_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code tensors of 64 elements, not of 4096 at least: models of tests are small. And the same random numbers."""
-    monkeypatch.setattr(forms, "SMALLEST", 64)
+    code_from(64, monkeypatch)
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor, fx, nn
@@ -10,8 +11,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
 import actfit
-from actfit.kernels.compression import private
+from actfit.kernels.compression import forms, private
 from actfit.kernels.graph.inductor import InductorPartitioner
+from actfit.kernels.graph.partition import Partitioner
 
 
 def partitioner(**settings: Any) -> InductorPartitioner:
@@ -19,6 +21,12 @@ def partitioner(**settings: Any) -> InductorPartitioner:
     made = actfit.options(**settings)["custom_partitioner_fn"]
     assert isinstance(made, InductorPartitioner)
     return made
+
+
+def code_from(elements: int, patch: pytest.MonkeyPatch) -> None:
+    """Let tensors of so many elements have codes."""
+    patch.setattr(forms, "SMALLEST", elements)
+    patch.setattr(Partitioner, "smallest", elements)
 
 
 def stock(joint: fx.GraphModule, inputs: Any, **arguments: Any) -> tuple[fx.GraphModule, fx.GraphModule]:

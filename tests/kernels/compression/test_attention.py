@@ -22,7 +22,7 @@ from actfit.kernels.compression.nodes import arguments_of
 from actfit.kernels.compression.splice import crossings, put_codes
 from actfit.kernels.methods.every_tensor import EveryTensor
 from tests.kernels.compression.cuts import full_width
-from tests.kernels.compression.graphs import compiled, partitioner, stock
+from tests.kernels.compression.graphs import code_from, compiled, partitioner, stock
 
 aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
@@ -125,7 +125,7 @@ def test_an_output_that_backward_divides_by_crosses() -> None:
 
 
 def test_where_all_is_exact_nothing_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 1 << 20)
+    code_from(1 << 20, monkeypatch)
     cut = partitioner()
     gradients(compiled(plain, cut), *torch.randn(4, *SHAPE))
     assert {row.form for row in cut.graphs[0].crossings} == {"whole"}

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-from actfit.kernels.compression import forms
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import allowed
-from tests.kernels.compression.graphs import compiled, error, partitioner, stock
+from tests.kernels.compression.graphs import code_from, compiled, error, partitioner, stock
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
 pytestmark = [pytest.mark.slow, needs_distributed]
@@ -33,7 +32,7 @@ class Block(nn.Module):
 def worker(rank: int, mesh: Any) -> dict[str, tuple[float, float, int, bool]]:
     """The error of gradients and its bound, the number of coded inputs, and whether both processes agree."""
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
-    forms.SMALLEST = 64
+    code_from(64, pytest.MonkeyPatch())
     measured = {}
     for wrapper in ("ddp", "fsdp2"):
         results, cut = [], partitioner(bits=BITS)

@@ -6,11 +6,11 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
-from actfit.kernels.compression import codes, forms
+from actfit.kernels.compression import codes
 from actfit.kernels.compression.layout import GROUP_SIZES
 from actfit.kernels.compression.report import Report
 from actfit.kernels.methods.expected_error import expected_error, squared_range
-from tests.kernels.compression.graphs import compiled, gradients, partitioner
+from tests.kernels.compression.graphs import code_from, compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUP_SIZES)
 
@@ -39,7 +39,7 @@ def test_the_error_of_normal_numbers(bits: int, rounding: str, group: int) -> No
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_the_report_tells_it(rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For normal values; masks and statistics are exact."""
-    monkeypatch.setattr(forms, "SMALLEST", 64)
+    code_from(64, monkeypatch)
     model, cut = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 8)), partitioner(rounding=rounding)
     gradients(model, compiled(model, cut), torch.randn(64, 32))
     rows = cut.graphs[0].crossings

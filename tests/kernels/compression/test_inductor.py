@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import actfit
-from actfit.kernels.compression import forms
 from benchmarks.compression.meter import measured
 from tests.kernels.compression import models
-from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
+from tests.kernels.compression.graphs import code_from, compiled, error, gradients, partitioner, stock
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +57,7 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 def test_checkpoints_and_sizes_that_inductor_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
+    code_from(64, monkeypatch)
     torch.manual_seed(0)
     model, x = Checkpointed(), torch.randn(4, 64, 64)
     exact = gradients(model, model, x)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actfit.kernels.compression import forms
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graph_programs import drawn
-from tests.kernels.compression.graphs import error, partitioner, stock
+from tests.kernels.compression.graphs import code_from, error, partitioner, stock
 from tests.kernels.programs import inputs
 
 BITS = 8
@@ -65,7 +64,7 @@ FACTORS = ("remainder", "1 / (1 + x * x)")  # the gradient is multiplied once, b
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OPERATIONS]
 )
 def test_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
+    code_from(64, monkeypatch)
     torch.manual_seed(0)
     step, cut = Step(Net(OPERATIONS[name]), stock), partitioner(bits=BITS)
     step.run(torch.randn(64, 32)).backward()
@@ -89,7 +88,7 @@ def same_draws(run: Callable[[], Tensor]) -> bool:
 
 @pytest.mark.slow
 def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 16)
+    code_from(16, monkeypatch)
     tried = 0
     for seed in range(programs // 60):
         program, (x, weight) = drawn(seed), inputs()

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from actfit.kernels.compression import forms
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
-from tests.kernels.compression.graphs import error, partitioner, stock
+from tests.kernels.compression.graphs import code_from, error, partitioner, stock
 from tests.kernels.graph.small_transformers import build
 
 pytestmark = pytest.mark.slow
@@ -16,7 +15,7 @@ each_family = pytest.mark.parametrize("family", ["bert", "gpt2", "vit", "llama"]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "SMALLEST", 64)
+    code_from(64, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
