@@ -40,14 +40,14 @@ class Compression:
         plan: Plan | str | PathLike[str] | None,
         policy: str | None,
         chunked_loss: bool | None,
-        compile: bool | None,
+        compiled: bool | None,
         fit: str | float | None,
     ) -> None:
-        check_request(bits, rounding, plan, policy, fit, chunked_loss, compile)
-        self.plan = None if plan is None else loaded(plan, compile)
-        self.fit, self.rounding, self.with_bits, self.compiles = fit, rounding, bits is not None, bool(compile)
+        check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled)
+        self.plan = None if plan is None else loaded(plan, compiled)
+        self.fit, self.rounding, self.with_bits, self.compiles = fit, rounding, bits is not None, bool(compiled)
         self._options: dict[str, Any] = {
-            "bits": bits, "rounding": rounding, "policy": policy, "chunked_loss": chunked_loss, "compile": compile,
+            "bits": bits, "rounding": rounding, "policy": policy, "chunked_loss": chunked_loss, "compiled": compiled,
         }  # fmt: skip
         self.exact = all(value is None for value in (bits, plan, policy, fit))
         self.handle: Handle | None = None
@@ -87,7 +87,7 @@ class Compression:
                 f"fit must be left out under FSDP, which has sharded the model already, got {fit!r}; make the"
                 " plan before with actfit.make_plan, and give plan= its file"
             )
-        options: Any = {"rounding": self.rounding or "nearest", "compile": self.compiles, "stack_level": 4}
+        options: Any = {"rounding": self.rounding or "nearest", "compiled": self.compiles, "stack_level": 4}
         return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, **options))
 
     def take_up(self, plan: Plan | None) -> None:

@@ -36,7 +36,7 @@ class ActfitCallback(Callback):
     part
         The name of the part to compress, as "net" for `self.net`. "": all of the LightningModule, which must have
         repeated blocks then. A part is measured by its own outputs, without a loss outside of it.
-    bits, rounding, plan, policy, chunked_loss, compile, fit
+    bits, rounding, plan, policy, chunked_loss, compiled, fit
         As of `actfit.compress`; none of them: gradients stay exact.
 
     Raises
@@ -55,10 +55,10 @@ class ActfitCallback(Callback):
         plan: Plan | str | PathLike[str] | None = None,
         policy: str | None = None,
         chunked_loss: bool | None = None,
-        compile: bool | None = None,
+        compiled: bool | None = None,
         fit: str | float | None = None,
     ) -> None:
-        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compile, fit)
+        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit)
         self.part = part
         self._cancel: Any = None
         self._begun = False
@@ -110,7 +110,7 @@ def _part(module: Any, name: str) -> nn.Module:
     if getattr(module, "_compiler_ctx", None) or any(map(is_compiled_module, module.modules())):
         raise KernelError(
             f"module must not be compiled with ActfitCallback, got a compiled {type(module).__name__}; give"
-            " the module itself, and ActfitCallback(..., compile=True), which compiles its blocks"
+            " the module itself, and ActfitCallback(..., compiled=True), which compiles its blocks"
         )
     if not name:
         if [unit for unit, _ in units(module, False)] == [""]:

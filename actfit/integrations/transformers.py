@@ -33,7 +33,7 @@ class ActfitCallback(TrainerCallback):
 
     Parameters
     ----------
-    bits, rounding, plan, policy, chunked_loss, compile, fit
+    bits, rounding, plan, policy, chunked_loss, compiled, fit
         As of `actfit.compress`; none of them: gradients stay exact.
 
     Raises
@@ -51,10 +51,10 @@ class ActfitCallback(TrainerCallback):
         plan: Plan | str | PathLike[str] | None = None,
         policy: str | None = None,
         chunked_loss: bool | None = None,
-        compile: bool | None = None,
+        compiled: bool | None = None,
         fit: str | float | None = None,
     ) -> None:
-        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compile, fit)
+        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit)
         self._cancel: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -124,7 +124,7 @@ def _check_settings(args: Any) -> None:
     if args.torch_compile:
         raise KernelError(
             "torch_compile must be False with ActfitCallback, which itself compiles blocks if asked to,"
-            " got True; write ActfitCallback(..., compile=True)"
+            " got True; write ActfitCallback(..., compiled=True)"
         )
     if getattr(args, "deepspeed", None):
         raise KernelError(

@@ -50,11 +50,11 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     ours = BY_INDUCTOR.get(way, way)
     if ours in COMPRESSED or ours == CHUNKED:
         chunked = True if ours == CHUNKED else None
-        compress(net.module, bits=COMPRESSED.get(ours), chunked_loss=chunked, compile=compiles)
+        compress(net.module, bits=COMPRESSED.get(ours), chunked_loss=chunked, compiled=compiles)
     if ours in FITTED:
         net.loss(net.module)  # its weights, or the plan's fake tensors would be these
         budget: Any = {"fit": FITTED[ours], "inputs": net.kwargs or net.args, "loss": net.loss_of}
-        net.plan = compress(net.module, **budget, compile=compiles).plan
+        net.plan = compress(net.module, **budget, compiled=compiles).plan
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()

@@ -118,9 +118,9 @@ def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
     """Have a model train in one of the ways, with these inputs; the plan, if there is one."""
     ours, compiles = parsers.BY_INDUCTOR.get(way, way), way in parsers.BY_INDUCTOR
     if ours in COMPRESSED:
-        compress(model, bits=COMPRESSED[ours], compile=compiles)
+        compress(model, bits=COMPRESSED[ours], compiled=compiles)
     if ours in parsers.FITTED:
-        return compress(model, fit=parsers.FITTED[ours], inputs=inputs, compile=compiles).plan
+        return compress(model, fit=parsers.FITTED[ours], inputs=inputs, compiled=compiles).plan
     if way in (COMPILED, COMPILED_CHECKPOINT):
         for block in blocks(model):
             block.compile(dynamic=False)

@@ -88,7 +88,7 @@ def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     if method == "coded":
         return _compiled(model, bits=int(number))
     if method == COMPILED_PLAN:
-        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error", compile=True)
+        plan = make_plan(model, x, 1 / int(number), loss=loss, targets=targets, goal="error", compiled=True)
         compress(model, plan=plan)
     return model
 

@@ -131,7 +131,7 @@ class Captured(Unit):
 
 INSIDE = (
     "torch.compile runs a model that compress(...) changed: its blocks run by graphs of their own, outside of the "
-    "compiled ones; write compress(model, ..., compile=True), which compiles them, and leave torch.compile out"
+    "compiled ones; write compress(model, ..., compiled=True), which compiles them, and leave torch.compile out"
 )
 
 

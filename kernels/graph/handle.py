@@ -106,7 +106,7 @@ def compress(
     plan: Plan | str | PathLike[str] | None = None,
     policy: str | None = None,
     chunked_loss: bool | None = None,
-    compile: bool | None = None,
+    compiled: bool | None = None,
     fit: str | float | None = None,
     inputs: Any = None,
     loss: Loss | None = None,
@@ -115,7 +115,7 @@ def compress(
     """Make training save less; what forward computes stays the same, bit for bit, but for a loss in chunks.
 
     Repeated blocks, as a transformer's layers, are captured one by one as graphs of forward and backward, at their
-    first call with gradients. PyTorch's own kernels run the graphs, or with `compile` those that Inductor generates.
+    first call with gradients. PyTorch's own kernels run the graphs, or with `compiled` those that Inductor generates.
     Without gradients, and where a module cannot be captured, its own forward runs.
 
     Parameters
@@ -143,7 +143,7 @@ def compress(
         computed some rows at a time, with its gradients, so that all logits are never in memory. Loss and gradients
         differ from stock by rounding. By default with bits and with plans, where gradients are approximate
         anyway. Logits that something else needs, as a metric, are made whole.
-    compile
+    compiled
         Whether Inductor compiles the graphs, as torch.compile does with each block: steps are shorter, the first one
         takes long, and rounding and random draws are Inductor's. By default as the plan says, or not.
     fit
@@ -164,7 +164,7 @@ def compress(
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
-    check_request(bits, rounding, plan, policy, fit, chunked_loss, compile)
+    check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled)
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
@@ -172,7 +172,7 @@ def compress(
             )
     check_loss(loss, targets)
     if fit is not None:
-        plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compile))
+        plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compiled))
         rounding = inputs = None  # the plan is checked
     elif inputs is None and loss is not None:
         raise KernelError("loss must go with inputs, a batch of training, got none")
@@ -184,9 +184,9 @@ def compress(
             method = EveryTensor(bits, rounding or "nearest")
         chunked = bits is not None if chunked_loss is None else chunked_loss
         named = policy if method is None else None
-        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compile))
+        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compiled))
     else:
-        plan = loaded(plan, compile)
+        plan = loaded(plan, compiled)
         plan.check_model(model)
         method, again = plan.method if plan.sites else None, frozenset(plan.recomputed)
         engine = Engine(method, again, planned=plan.decoded, chunked_loss=True, compiles=plan.compiled)
@@ -215,5 +215,5 @@ def _fitting(
         raise KernelError(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
-    named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compile": compiles}
+    named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compiled": compiles}
     return make_plan(model, inputs, fit, **named, stack_level=3)

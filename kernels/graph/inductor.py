@@ -1,4 +1,4 @@
-"""Graphs that Inductor compiles, for `compress(model, compile=True)` and by options of torch.compile."""
+"""Graphs that Inductor compiles, for `compress(model, compiled=True)` and by options of torch.compile."""
 
 import hashlib
 import warnings

@@ -11,7 +11,7 @@ from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.plan import Plan
 
 
-def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, chunked_loss: Any, compile: Any) -> None:
+def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, chunked_loss: Any, compiled: Any) -> None:
     """Raise KernelError for invalid values, and for arguments of `compress` that exclude each other."""
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
@@ -20,12 +20,12 @@ def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, ch
         for argument, given in (("bits", bits), ("rounding", rounding), ("plan", plan), ("fit", fit)):
             if given is not None:
                 raise KernelError(f"{argument} must be None with policy={policy!r}, got {given}; give one of the two")
-        if compile:
+        if compiled:
             raise KernelError(
-                f"policy must be None with compile=True, got {policy!r}, which has own kernels; leave compile out"
+                f"policy must be None with compiled=True, got {policy!r}, which has own kernels; leave compiled out"
             )
-    if compile not in (None, True, False):
-        raise KernelError(f"compile must be True, False or None, got {shown(compile)}")
+    if compiled not in (None, True, False):
+        raise KernelError(f"compiled must be True, False or None, got {shown(compiled)}")
     if rounding is not None and rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     if fit is not None:
@@ -42,14 +42,14 @@ def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, ch
         raise KernelError("chunked_loss must be left out with a plan, which counts on it")
 
 
-def loaded(plan: Plan | str | PathLike[str], compile: bool | None) -> Plan:
+def loaded(plan: Plan | str | PathLike[str], compiled: bool | None) -> Plan:
     """A plan, from its file if need be; raises KernelError for anything else, and as `Plan.load` does."""
     if not isinstance(plan, Plan | str | PathLike):
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
     made = plan if isinstance(plan, Plan) else Plan.load(plan)
-    if compile is not None and compile != made.compiled:
+    if compiled is not None and compiled != made.compiled:
         raise KernelError(
-            f"compile must be that of the plan, {made.compiled}, got {compile}: compiled blocks save other tensors;"
-            " leave it out, or plan anew by compress(model, fit=..., inputs=..., compile=...)"
+            f"compiled must be that of the plan, {made.compiled}, got {compiled}: compiled blocks save other tensors;"
+            " leave it out, or plan anew by compress(model, fit=..., inputs=..., compiled=...)"
         )
     return made

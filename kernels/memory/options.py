@@ -83,7 +83,7 @@ def _add_planning(parser: command.Parser) -> None:
         metavar="G",
         help="with --budget, what is least, the time of a step or the error of the gradient (default: time)",
     )
-    parser.add_argument("--compile", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
+    parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
         "--save",
         metavar="FILE",
@@ -106,7 +106,7 @@ def check(options: argparse.Namespace) -> None:
     if options.budget is not None:
         _check_planned(options)
         return
-    for name in ("save", "compile", "goal"):
+    for name in ("save", "compiled", "goal"):
         if getattr(options, name) not in (None, False):
             raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
 

@@ -154,14 +154,14 @@ def front(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
-    compile: bool = False,
+    compiled: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Front:
     """What each budget costs in error.
 
     Parameters
     ----------
-    model, inputs, loss, targets, rounding, samples, passes, stand_in, compile, progress
+    model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, progress
         As for `make_plan`.
     plan
         A plan of this model, to be among the named points.
@@ -177,7 +177,7 @@ def front(
     """
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        return front_of(task_of(*given, doing, compile), plan, by, count)
+        return front_of(task_of(*given, doing, compiled), plan, by, count)
 
 
 def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:

@@ -30,7 +30,7 @@ def make_plan(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
-    compile: bool = False,
+    compiled: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
@@ -68,7 +68,7 @@ def make_plan(
     stand_in
         A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
         measured on it if the model itself is too large.
-    compile
+    compiled
         Whether the plan is for blocks that Inductor compiles, as `compress(model, plan=plan)` then does.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
@@ -94,7 +94,7 @@ def make_plan(
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        task = task_of(*given, doing, compile)
+        task = task_of(*given, doing, compiled)
         return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
 
 

@@ -230,7 +230,7 @@ def not_compiled(model: nn.Module) -> None:
     if private.is_compiled_module(model):
         raise KernelError(
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
-            " give the model itself, and compress(model, fit=..., compile=True)"
+            " give the model itself, and compress(model, fit=..., compiled=True)"
         )
 
 

@@ -107,14 +107,14 @@ def test_checkpointing_is_refused_for_approximate_gradients(given: dict[str, Any
 
 
 def test_compiling_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"^torch_compile must be False .* ActfitCallback\(\.\.\., compile=True\)"):
+    with pytest.raises(KernelError, match=r"^torch_compile must be False .* ActfitCallback\(\.\.\., compiled=True\)"):
         trainer_of(tmp_path, ActfitCallback(bits=8), torch_compile=True)
 
 
 def test_the_way_out_of_compiling(tmp_path: Path) -> None:
     plain = {"bf16": False, "gradient_accumulation_steps": 1}
     expected = losses(trainer_of(tmp_path, None, save_strategy="no", max_steps=2, **plain))
-    callback = ActfitCallback(bits=8, compile=True)
+    callback = ActfitCallback(bits=8, compiled=True)
     found = losses(trainer_of(tmp_path, callback, save_strategy="no", max_steps=2, **plain))
     # Compiled code rounds otherwise, by some bits of float32 in sums of 256 numbers; codes make the second loss err.
     assert found[0] == pytest.approx(expected[0], rel=2**-16)

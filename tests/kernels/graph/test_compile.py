@@ -46,7 +46,7 @@ def error(ours: nn.Module, stock: nn.Module) -> float:
 def plan() -> Plan:
     """In few bits; nothing is compiled to make it."""
     torch.manual_seed(0)
-    return make_plan(net(), batch(ROWS), 0.2, goal="error", compile=True)
+    return make_plan(net(), batch(ROWS), 0.2, goal="error", compiled=True)
 
 
 def test_a_plan_of_compiled_blocks(plan: Plan) -> None:
@@ -82,7 +82,7 @@ def test_exact_gradients_are_those_of_stock_but_for_rounding() -> None:
     """Twice over one graph, without some results' gradients, and not differentiable again."""
     stock = net()
     ours = copy.deepcopy(stock)
-    compress(ours, compile=True)
+    compress(ours, compiled=True)
     assert error(ours, stock) < ROUNDING
     assert saved_bytes(ours, batch(ROWS)).total < 0.7 * saved_bytes(stock, batch(ROWS)).total
     loss = loss_of(ours)
@@ -101,7 +101,7 @@ def test_exact_gradients_are_those_of_stock_but_for_rounding() -> None:
 def test_recomputed_blocks_keep_their_inputs_alone() -> None:
     stock, x = net(), batch(ROWS)
     ours = copy.deepcopy(stock)
-    plan = make_plan(ours, x, 0.1, max_gradient_error=0, compile=True)
+    plan = make_plan(ours, x, 0.1, max_gradient_error=0, compiled=True)
     assert plan.recomputed
     compress(ours, plan=plan)
     assert error(ours, stock) < ROUNDING
@@ -130,26 +130,26 @@ def test_errors_in_training_are_watched(plan: Plan, monkeypatch: pytest.MonkeyPa
 def test_dropout() -> None:
     """Compiled code draws other numbers, unless it is told to draw as eager mode does."""
     ours = net(dropout=0.1)
-    compress(ours, bits=8, compile=True)
+    compress(ours, bits=8, compiled=True)
     with pytest.raises(KernelError, match="loss must draw no random numbers"):
         gradient_error(ours, loss_of)
     with inductor_config.patch(fallback_random=True):
         ours = net(dropout=0.1)
-        compress(ours, bits=8, compile=True)
+        compress(ours, bits=8, compiled=True)
         assert gradient_error(ours, loss_of).error < 0.01
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compile": 1.5}, r"compile must be True, False or None, got 1\.5"),
-        ({"policy": "invact", "compile": True}, "policy must be None with compile=True, got 'invact'"),
-        ({"compile": False}, "compile must be that of the plan, True, got False: compiled blocks save other tensors"),
+        ({"compiled": 1.5}, r"compiled must be True, False or None, got 1\.5"),
+        ({"policy": "invact", "compiled": True}, "policy must be None with compiled=True, got 'invact'"),
+        ({"compiled": False}, "compiled must be that of the plan, True, got False: compiled blocks save other tensors"),
     ],
 )
 def test_misuse(options: dict[str, Any], message: str, request: pytest.FixtureRequest) -> None:
     given = (
-        {} if "compile" in options and options["compile"] is not False else {"plan": request.getfixturevalue("plan")}
+        {} if "compiled" in options and options["compiled"] is not False else {"plan": request.getfixturevalue("plan")}
     )
     with pytest.raises(KernelError, match=message):
         compress(net(), **given, **options)
@@ -157,8 +157,8 @@ def test_misuse(options: dict[str, Any], message: str, request: pytest.FixtureRe
 
 def test_a_plan_of_other_graphs_is_refused() -> None:
     made = make_plan(net(), batch(ROWS), 0.3, goal="error")
-    with pytest.raises(KernelError, match="compile must be that of the plan, False, got True"):
-        compress(net(), plan=made, compile=True)
+    with pytest.raises(KernelError, match="compiled must be that of the plan, False, got True"):
+        compress(net(), plan=made, compiled=True)
 
 
 def wide(function: Callable[[Tensor], Tensor]) -> tuple[nn.Module, Tensor]:
@@ -186,7 +186,7 @@ def chain(x: Tensor) -> Tensor:
 def test_the_peak_of_compiled_code_is_foreseen() -> None:
     """Not that of the operations one after the other; by what the allocator gives out."""
     model, x = wide(chain)
-    compress(model, compile=True)
+    compress(model, compiled=True)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     model(x).sum().backward()  # compiles

@@ -67,7 +67,7 @@ def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_a_plan_for_a_compiled_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    lines = ran(f"{BLOCK} --budget 0.1 --compile --save {tmp_path}/plan.json", capsys).splitlines()
+    lines = ran(f"{BLOCK} --budget 0.1 --compiled --save {tmp_path}/plan.json", capsys).splitlines()
     assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", "| plan"]
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.compiled
@@ -95,7 +95,7 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--budget 0.2 --policy invact", "policy must be left out with --budget, which decides it, got 'invact'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
-        ("--compile", "compile must go with --budget, whose plan it is of, got no budget"),
+        ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
         ("--save plan.json", "save must go with --budget, whose plan it is of, got no budget"),
         ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
         ("--budget 0.3 --goal speed", "goal must be one of time, error, got 'speed'"),

@@ -54,7 +54,7 @@ def worker(rank: int, mesh: Any) -> dict[str, Any]:
     model, (batch,) = text(2)
     if rank == 0:
         for is_compiled, file in files.items():
-            make_plan(model, batch, SHARES[is_compiled], compile=is_compiled, goal="error").save(file)
+            make_plan(model, batch, SHARES[is_compiled], compiled=is_compiled, goal="error").save(file)
     distributed.barrier()
     x = torch.randn(batch.shape, generator=torch.Generator().manual_seed(1 + rank))
     exact = mean(gradients(model, x))

@@ -78,11 +78,11 @@ class Later(NamedTuple):
     promised: float
 
 
-def later(model: nn.Module, budget: float, *, compile: bool = False, samples: int = 2, steps: int = 30) -> Later:
+def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: int = 2, steps: int = 30) -> Later:
     words = next(batches())
-    plan = make_plan(model, words, budget, compile=compile, samples=samples, goal="error")
+    plan = make_plan(model, words, budget, compiled=compiled, samples=samples, goal="error")
     train(model, steps)
-    task = task_of(model, call_of(words), samples=samples, compiles=compile)
+    task = task_of(model, call_of(words), samples=samples, compiles=compiled)
     bits = plan.method.at_site
     error, uniform = task.checked(plan.recomputed, [bits, dict.fromkeys(bits, plan.uniform)])
     return Later(error**0.5, uniform**0.5, plan.errors.predicted)
@@ -110,7 +110,7 @@ def test_without_what_is_foreseen_it_is_worse(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_a_compiled_plan_is_better_in_training_too() -> None:
-    after = later(Language(), 0.05, compile=True, samples=4)
+    after = later(Language(), 0.05, compiled=True, samples=4)
     assert after.error < 0.8 * after.uniform
     assert after.error < 2 * after.promised
 

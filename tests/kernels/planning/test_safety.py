@@ -74,7 +74,7 @@ def test_a_plan_and_a_budget() -> None:
 @pytest.mark.usefixtures("steep")
 def test_a_plan_of_a_compiled_model() -> None:
     with pytest.raises(KernelError, match=STEEP):
-        make_plan(Wrong(norm=nn.LayerNorm), X, 0.15, compile=True, strict=True, samples=64, goal="error")
+        make_plan(Wrong(norm=nn.LayerNorm), X, 0.15, compiled=True, strict=True, samples=64, goal="error")
 
 
 class Pair(nn.Module):
