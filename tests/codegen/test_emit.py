@@ -12,7 +12,7 @@ import torch
 from actfit.codegen import generated
 from actfit.codegen.closed import CLOSED
 from actfit.codegen.elements import derivative_from_output
-from actfit.codegen.module import torch_module, torch_texts
+from actfit.codegen.module import texts_of, torch_module
 from actfit.codegen.options import METHODS
 from actfit.codegen.options import method as method_of
 from actfit.codegen.standalone import Request, emit
@@ -164,7 +164,7 @@ def test_formulas_for_any_parameters_agree_with_the_files(name):
         for subject, params in ((free, values), (Subject(free.activation, (), free.files), ())):
             space = {"torch": torch}
             function = derivative_from_output(subject, dtype, "torch")
-            exec(compile("\n\n".join(torch_texts([function])), name, "exec"), space)  # our own text
+            exec(compile("\n\n".join(texts_of([function], dtype, "torch")), name, "exec"), space)  # our own text
             on_right = [torch.ones_like(y, dtype=torch.bool)] if "on_right" in function.arguments else []
             derivative = torch.as_tensor(space[function.name](y, *on_right, params))
             outcomes.append(torch.broadcast_to(derivative, y.shape).float())

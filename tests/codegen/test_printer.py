@@ -89,23 +89,17 @@ def run(x_ptr, y_ptr, n: tl.constexpr):
 
 def evaluate(expression, target, folder):
     """`expression` of POINTS, as it is emitted."""
-    from actfit.codegen.module import primitive_function, primitives
-    from actfit.codegen.torch_primitives import TORCH
+    from actfit.codegen.module import TRITON_IMPORTS, texts_of
 
     writer = Writer(target)
     writer.give(expression)
     function = writer.function("value", ("x",), "Under test.")
     points = torch.from_numpy(np.resize(POINTS, 64))
+    texts = texts_of([function], "float32", target)
     if target == "torch":
-        texts = [
-            primitive_function(name, TORCH[name], jit=False).text() for name in sorted(function.calls & set(TORCH))
-        ]
-        text = "\n\n".join(["import torch", *texts, function.text()])
+        text = "\n\n".join(["import torch", *texts])
         return torch.broadcast_to(module(text, folder).value(points), points.shape).numpy()[: len(POINTS)]
-    texts = [
-        primitive_function(key, primitive).text() for key, primitive in primitives(function.calls, "float32").items()
-    ]
-    text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, function.text(), RUN])
+    text = "\n\n".join([TRITON_IMPORTS, *texts, RUN])
     y = torch.full_like(points, torch.nan)
     with np.errstate(all="ignore"):
         module(text, folder).run[(1,)](points, y, 64)
