@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import get_cachedir
 
 from actfit.__main__ import COMMANDS
 from actfit.coefficients import command, functions
@@ -150,7 +151,8 @@ def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_pictures_need_no_screen(tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "MPLBACKEND": "nonsense", "HOME": str(tmp_path)}
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "MPLBACKEND": "nonsense"}
+    environment["MPLCONFIGDIR"] = get_cachedir()  # else all fonts of the machine are read anew
     words = ["actfit.fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-", "--plot", str(picture)]
     call = [sys.executable, "-m", *words]
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -181,12 +181,6 @@ def test_a_command(words: str, said: str, written: tuple[str, ...], installed: I
             assert ours["solution"] == packaged["solution"]
 
 
-def test_nothing_is_emitted_into_the_environment(installed: Installed, tmp_path: Path) -> None:
-    done = installed.run(tmp_path, "-m", "actfit", "emit", "--all")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("codegen: --all writes the kernels of a checkout of actfit, and must be run in one")
-
-
 # In Python.
 
 

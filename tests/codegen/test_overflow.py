@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from actfit.codegen import infinities
 from actfit.codegen.__main__ import run
 from actfit.codegen.emulation import Emulation
 from actfit.codegen.module import primitives, with_primitives
@@ -104,15 +103,6 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
                     assert value == pytest.approx(limit, rel=2.0**-8, abs=2.0**-24)
             assert torch.isfinite(got[3:]).all()
         assert torch.isnan(y[2])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", infinities.STOCK_NAN)
-def test_stock_functions_that_need_their_limits_are_emitted(name, dtype, tmp_path):
-    emitted = module(emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "torch"), tmp_path)
-    got, _ = emitted.forward_pass(torch.tensor([-np.inf, np.inf], dtype=TORCH_DTYPES[dtype]))
-    limits = of_catalogue(name).activation.limits
-    assert got.tolist() == [limits.left, limits.right]
 
 
 def test_a_quotient_that_vanishes_too_fast_is_refused():
