@@ -51,7 +51,7 @@ class Fitted:
         return self.spec.function.name
 
     def text(self, target: str, dtype: str) -> str:
-        """The module of element functions, for "triton" or "torch", as `kernels.engine.elements` reads it.
+        """The module of element functions, for "triton" or "torch", as `actfit.kernels.engine.elements` reads it.
 
         Raises `InputError` for an expression that overflows on the way to a finite value.
         """

@@ -38,8 +38,8 @@ class _Text(StrPrinter):
 
 @dataclass(frozen=True)
 class FusedFunction:
-    """A function's `name`, its results as kernels compute them, the dtype of each as `codegen.traced` names it, and
-    whether they come in a tuple."""
+    """A function's `name`, its results as kernels compute them, the dtype of each as `actfit.codegen.traced` names it,
+    and whether they come in a tuple."""
 
     name: str
     values: tuple[Expr, ...]
@@ -49,7 +49,7 @@ class FusedFunction:
     @cached_property
     def derivatives(self) -> tuple[Expr, ...]:
         """The derivatives."""
-        with distribute(False):  # as in `codegen.traced`
+        with distribute(False):  # as in `actfit.codegen.traced`
             return tuple(passes.derivative(masked(rewritten(value.diff(x)))) for value in self.values)
 
     @cached_property

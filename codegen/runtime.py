@@ -2,7 +2,7 @@
 when it is first called.
 
 Forward computes the results and their derivatives together, and saves the derivatives for backward. The function is
-traced by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
+traced by calling it once with a stand-in (see `actfit.codegen.traced`), differentiated, and emitted by codegen.
 """
 
 import functools
@@ -211,7 +211,7 @@ class Elementwise:
             raise KernelError(f"{self.name}: {error}") from None
 
 
-@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The checks, then the function."""
     wrapped = _OBJECTS[handle]

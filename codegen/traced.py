@@ -1,7 +1,7 @@
 """A stand-in for a tensor: a Python function of one tensor, called with it, returns its formula.
 
 Operators, methods and functions of torch (by the protocol `__torch_function__`) are looked up by their names in
-`codegen.operations`. An operation that is not element-wise in that one tensor is refused, by name and with
+`actfit.codegen.operations`. An operation that is not element-wise in that one tensor is refused, by name and with
 the reason.
 """
 

@@ -1,4 +1,4 @@
-"""f' from what is stored of the output, by the formulas of `kernels.generated`.
+"""f' from what is stored of the output, by the formulas of `actfit.kernels.generated`.
 
 On a CPU in 16 bits a table has all of them, and in float32 Numba, where it is, compiles loops for functions of two
 branches.

@@ -106,5 +106,5 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, coun
 
 
 def _loops_for(x: Tensor, group_size: int, count: int) -> ModuleType | None:
-    """`kernels.engine.neighbours`; None without Numba, or elsewhere."""
+    """`actfit.kernels.engine.neighbours`; None without Numba, or elsewhere."""
     return loops() if count and group_size <= LARGEST and on_host(x) else None

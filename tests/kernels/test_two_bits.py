@@ -12,6 +12,7 @@ from actfit.codegen.standalone import Request, emit
 from actfit.codegen.subject import of_catalogue
 from actfit.coefficients import load
 from actfit.fitting.activations import get
+from actfit.kernels.activation import activation
 from actfit.kernels.engine import reference
 from actfit.kernels.engine.planes import unpack
 from actfit.kernels.methods.functions import FUNCTIONS
@@ -26,7 +27,7 @@ NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 def gradient(name, x, **options):
     x = x.detach().requires_grad_()
-    y = F.activation(name, x, method="invact", **options)
+    y = activation(name, x, method="invact", **options)
     return y.detach(), torch.autograd.grad(y, x, torch.ones_like(y))[0]
 
 
