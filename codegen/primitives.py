@@ -44,11 +44,7 @@ def _sigmoid(dtype: str) -> Primitive:
 
 
 def _softplus(dtype: str) -> Primitive:
-    body = (
-        "e = exp(-tl.abs(x))",
-        *polynomial("p", "e", "log1p of exp", dtype),
-        "return tl.fma(e, p, maximum(x, 0.0))",
-    )
+    body = ("e = exp(-tl.abs(x))", *polynomial("p", "e", "log1p of exp", dtype), "return tl.fma(e, p, maximum(x, 0.0))")
     doc = "log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."
     return Primitive(doc, body, ("exp", "maximum"))
 
@@ -174,10 +170,7 @@ TRITON: dict[str, Callable[[str], Primitive]] = {
     "log1p": _near_zero("log1p", "tl.log(1.0 + x)", ("0.125", "0.25")),
     "sinh": _sinh,
     "cosh": _plain(
-        "cosh(x).",
-        "h = exp(0.5 * tl.abs(x))",
-        "return tl.fma(0.5 * h, h, 0.5 * exp(-tl.abs(x)))",
-        calls=("exp",),
+        "cosh(x).", "h = exp(0.5 * tl.abs(x))", "return tl.fma(0.5 * h, h, 0.5 * exp(-tl.abs(x)))", calls=("exp",)
     ),
     "atan": _atan,
     "log": _plain("log(x).", "return tl.log(x)"),

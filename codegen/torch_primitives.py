@@ -29,12 +29,7 @@ TORCH = {
     "phi": Primitive("Density of N(0, 1).", ("return 0.3989422804014327 * torch.exp(-0.5 * x * x)",)),
     "polynomial": Primitive(
         "The polynomial in x with these coefficients, the highest first.",
-        (
-            "y = highest * x + following",
-            "for constant in others:",
-            "    y = y.mul_(x).add_(constant)",
-            "return y",
-        ),
+        ("y = highest * x + following", "for constant in others:", "    y = y.mul_(x).add_(constant)", "return y"),
         arguments="x, highest, following, *others",
     ),
 }

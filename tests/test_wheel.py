@@ -68,11 +68,7 @@ def nothing(site: Path) -> None:
 
 
 def install(
-    wheel: Path,
-    folder: Path,
-    *,
-    without: tuple[str, ...] = (),
-    before: Callable[[Path], None] = nothing,
+    wheel: Path, folder: Path, *, without: tuple[str, ...] = (), before: Callable[[Path], None] = nothing
 ) -> Installed:
     """Install the wheel in an environment without packages whose names begin with one of `without`."""
     venv.create(folder / "environment", with_pip=False)

@@ -18,10 +18,7 @@ from actfit.kernels.methods.method import KernelSpec, spec_of
 MAX_CACHED_TABLES = 32  # of each kind, 1 MiB each at most
 
 # Operations that formulas take as arguments, if they use them; on a CPU faster than torch's.
-_HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "sqrt": host.sqrt,
-    "polynomial": host.polynomial,
-}
+_HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {"sqrt": host.sqrt, "polynomial": host.polynomial}
 
 
 def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:

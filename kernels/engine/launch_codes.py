@@ -97,13 +97,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
 
 
 def encode(
-    x: Tensor,
-    center: Tensor,
-    inverse_scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    group_size: int,
-    bits: int,
+    x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
     count = x.numel()

@@ -45,13 +45,7 @@ def next_bfloat16(values: Tensor) -> Tensor:
 
 
 def encode(
-    x: Tensor,
-    center: Tensor,
-    inverse_scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    group_size: int,
-    bits: int,
+    x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN.
 

@@ -5,24 +5,7 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from sympy import (
-    Abs,
-    And,
-    Eq,
-    Function,
-    Not,
-    Or,
-    Piecewise,
-    Rational,
-    Symbol,
-    cosh,
-    exp,
-    log,
-    pi,
-    sign,
-    sinh,
-    sqrt,
-)
+from sympy import Abs, And, Eq, Function, Not, Or, Piecewise, Rational, Symbol, cosh, exp, log, pi, sign, sinh, sqrt
 
 from actfit.codegen import growth, passes, rewrites, sympy_functions
 from actfit.codegen.function import Writer, numbers

@@ -166,10 +166,7 @@ def test_seal_and_dumps_refuse_what_is_not_valid() -> None:
     with pytest.raises(CoefficientError, match=r"^version must be at least 1, got 0"):
         seal(relu_fit(), 0)
     with pytest.raises(CoefficientError, match=r"^solution.codes must use every level"):
-        seal(
-            changed(relu_fit(), ("solution", "levels"), [0.0, 1.0, 1.0]) | {"options": bump_fit()["options"]},
-            1,
-        )
+        seal(changed(relu_fit(), ("solution", "levels"), [0.0, 1.0, 1.0]) | {"options": bump_fit()["options"]}, 1)
     with pytest.raises(CoefficientError, match=r"^sha256 must be the hash"):
         dumps(changed(GOOD, ("provenance", "seed"), 8))
 

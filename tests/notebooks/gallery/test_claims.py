@@ -105,10 +105,7 @@ def test_numbers_are_rounded_to_the_side_asked_for(number, digits, down, nearest
 def test_shares_are_rounded_to_the_side_asked_for():
     shares = (0.00039201, 0.9901, 1.001, 2.0, 9.999)
     said = [[percent(share, side).replace("\N{NO-BREAK SPACE}", " ") for share in shares] for side in (NEAREST, UP)]
-    assert said == [
-        ["0.039 %", "99 %", "100 %", "200 %", "1000 %"],
-        ["0.04 %", "100 %", "101 %", "200 %", "1000 %"],
-    ]
+    assert said == [["0.039 %", "99 %", "100 %", "200 %", "1000 %"], ["0.04 %", "100 %", "101 %", "200 %", "1000 %"]]
 
 
 # other files
