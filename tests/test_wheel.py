@@ -180,7 +180,8 @@ def test_a_command(words: str, said: str, written: tuple[str, ...], installed: I
 
 
 def test_models_are_compressed_and_emitted_modules_run(installed: Installed, tmp_path: Path) -> None:
-    emitting = installed.run(tmp_path, "-m", "actfit", *"emit --fn silu --target torch --out silu.py".split())
+    words = "-m", "actfit", "emit", "--fn", "silu", "--target", "torch", "--out", "silu.py"
+    emitting = installed.run(tmp_path, *words)
     assert (emitting.returncode, emitting.stdout, emitting.stderr) == (0, "wrote silu.py\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["silu.py"]
     code = """
