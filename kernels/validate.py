@@ -132,7 +132,7 @@ def check_tensor(name: str, value: object) -> None:
 def check_strided(name: str, tensor: torch.Tensor) -> None:
     """Raise KernelError for sparse tensors and the like."""
     if tensor.layout != torch.strided:
-        raise KernelError(f"{name} must be a strided tensor, got {tensor.layout}; use {name}.to_dense()")
+        raise KernelError(f"{name} must be a strided tensor, got {tensor.layout}; use .to_dense()")
 
 
 def sign_bit_kernel(function: str) -> KernelSpec:
