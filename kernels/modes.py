@@ -29,7 +29,7 @@ class DispatchMode:
 
 @cache
 def _dispatching() -> Any:
-    class Dispatching(private.TorchDispatchMode):  # type: ignore[misc]
+    class Dispatching(private.TorchDispatchMode):
         def __init__(self, sees: Callable[..., Any]) -> None:
             super().__init__()
             self.sees = sees
