@@ -172,6 +172,32 @@ def in_forward_ad() -> bool:
     return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
+@contextmanager
+def interpolations_whole() -> Iterator[None]:
+    """Meanwhile tracers leave PyTorch's interpolations as they are: written out, they round otherwise."""
+    for operation, kernels in _interpolations():
+        for key in kernels:
+            operation.py_kernels.pop(key, None)
+        operation._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operation, kernels in _interpolations():
+            operation.py_kernels.update(kernels)
+            operation._dispatch_cache.clear()
+
+
+@cache
+def _interpolations() -> list[tuple[Any, dict[Any, Any]]]:
+    """The operations, each with the kernels in Python by which tracers write it out."""
+    _private("get_decompositions")  # importing it registers them
+    keys = [getattr(_private("DispatchKey"), name) for name in ("Autograd", "CompositeImplicitAutograd")]
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample_" in name]
+    operations = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    kernels = [(each, {key: each.py_kernels[key] for key in keys if key in each.py_kernels}) for each in operations]
+    return [(operation, written) for operation, written in kernels if written]
+
+
 _apply_of_torch: Any = None  # while `functions_seen` has replaced it
 _seeing, _lock = 0, threading.Lock()
 

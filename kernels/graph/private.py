@@ -1,8 +1,7 @@
 """What this package does with PyTorch's private modules: capture and recomputation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ def backend(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         values = {"donated_buffer": False, "backward_pass_autocast": "off"}
-        with _patched(private.functorch_config, values), tracing(), interpolations_whole():
+        with _patched(private.functorch_config, values), tracing(), private.interpolations_whole():
             run = compiler(graph, of_tracing(inputs))
 
         def called(*given: Any) -> Any:
@@ -139,28 +138,3 @@ def is_higher_order(target: object) -> bool:
 def _patched(config: Any, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     manager: AbstractContextManager[Any] = config.patch({k: v for k, v in values.items() if hasattr(config, k)})
     return manager
-
-
-@contextmanager
-def interpolations_whole() -> Iterator[None]:
-    """Meanwhile tracers leave PyTorch's interpolations as they are: written out, they round otherwise."""
-    for operation, kernels in _interpolations():
-        for key in kernels:
-            operation.py_kernels.pop(key, None)
-        operation._dispatch_cache.clear()
-    try:
-        yield
-    finally:
-        for operation, kernels in _interpolations():
-            operation.py_kernels.update(kernels)
-            operation._dispatch_cache.clear()
-
-
-@cache
-def _interpolations() -> list[tuple[Any, dict[Any, Any]]]:
-    """The operations, each with the kernels in Python by which tracers write it out; `backend` has registered them."""
-    keys = [getattr(private.DispatchKey, name) for name in ("Autograd", "CompositeImplicitAutograd")]
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample_" in name]
-    operations = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    kernels = [(each, {key: each.py_kernels[key] for key in keys if key in each.py_kernels}) for each in operations]
-    return [(operation, written) for operation, written in kernels if written]

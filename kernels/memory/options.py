@@ -48,7 +48,10 @@ def _add_model(parser: command.Parser) -> None:
     parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
     parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
     parser.add_argument(
-        "--attention", metavar="A", default="sdpa", help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)"
+        "--attention",
+        metavar="A",
+        default="sdpa",
+        help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
     )
     parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
 
@@ -82,7 +85,9 @@ def _add_planning(parser: command.Parser) -> None:
     )
     parser.add_argument("--compiled", action="store_true", help="with --budget, a share: plan for torch.compile")
     parser.add_argument(
-        "--save", metavar="FILE", help="write the plan, for compress(model, plan=FILE) or actfit.options(plan=FILE)"
+        "--save",
+        metavar="FILE",
+        help="write the plan, for compress(model, plan=FILE) or actfit.options(plan=FILE)",
     )
 
 
