@@ -1,7 +1,7 @@
 """Functions in place of those of torch.nn.functional, which save less for backward; see `kernels/functional.py`."""
 
+from actfit.kernels.activation import activation
 from actfit.kernels.functional import (
-    activation,
     celu,
     elu,
     gelu,

@@ -1,7 +1,8 @@
 """What a compiled kernel costs, as one report, and reports as a table of text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from actfit.codegen.disassembly import KINDS, Code
@@ -97,33 +98,32 @@ def as_table(reports: Iterable[Report]) -> str:
 
 
 def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
-    def row(name: str, cells: Iterable[object]) -> tuple[str, list[str]]:
-        return name, [str(cell) for cell in cells]
-
-    lines = [
-        row("bytes moved per element", (f"{report.moved:g}" for report in reports)),
-        row("instructions per element", (f"{report.instructions:.1f}" for report in reports)),
-    ]
-    for kind in KINDS:
-        lines.append(row(f"  {kind}", (f"{report.code.kinds[kind] / report.elements:.1f}" for report in reports)))
-    for access in ("load", "store"):
-        lines.append(row(f"{access}s, bits a thread", (_widths(report, access) for report in reports)))
-    lines.append(row("registers", (report.registers for report in reports)))
-    lines.append(row("spilled", (report.spilled for report in reports)))
-    lines.append(row("shared memory, bytes", (report.shared for report in reports)))
+    rows: dict[str, Callable[[Report], object]] = {
+        "bytes moved per element": lambda report: f"{report.moved:g}",
+        "instructions per element": lambda report: f"{report.instructions:.1f}",
+        **{f"  {kind}": partial(_of_kind, kind) for kind in KINDS},
+        **{f"{access}s, bits a thread": partial(_widths, access) for access in ("load", "store")},
+        "registers": lambda report: report.registers,
+        "spilled": lambda report: report.spilled,
+        "shared memory, bytes": lambda report: report.shared,
+    }
+    lines = [(name, [str(cell(report)) for report in reports]) for name, cell in rows.items()]
     for predictions in zip(*(report.predictions for report in reports), strict=True):
-        name = predictions[0].gpu
-        lines.append(row(f"{name}: memory takes, ps per element", (f"{each.memory:.2f}" for each in predictions)))
-        lines.append(row("  issuing takes, ps", (f"{each.issuing:.2f}" for each in predictions)))
-        lines.append(row("  issue slots needed", (f"{each.shares['issue']:.0%}" for each in predictions)))
-        lines.append(
-            row("  busiest unit", (f"{each.tightest} {each.shares[each.tightest]:.0%}" for each in predictions))
-        )
-        lines.append(row("  bound by memory", ("yes" if each.memory_bound else "no" for each in predictions)))
+        lines += [
+            (f"{predictions[0].gpu}: memory takes, ps per element", [f"{each.memory:.2f}" for each in predictions]),
+            ("  issuing takes, ps", [f"{each.issuing:.2f}" for each in predictions]),
+            ("  issue slots needed", [f"{each.shares['issue']:.0%}" for each in predictions]),
+            ("  busiest unit", [f"{each.tightest} {each.shares[each.tightest]:.0%}" for each in predictions]),
+            ("  bound by memory", ["yes" if each.memory_bound else "no" for each in predictions]),
+        ]
     return lines
 
 
-def _widths(report: Report, access: str) -> str:
+def _of_kind(kind: str, report: Report) -> str:
+    return f"{report.code.kinds[kind] / report.elements:.1f}"
+
+
+def _widths(access: str, report: Report) -> str:
     """As "2 x 128, 3 x 8 packed"."""
     words = []
     for (kind, what, bits), count in report.accesses.items():

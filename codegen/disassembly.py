@@ -15,7 +15,7 @@ _LOGIC = (
     " PRMT R2P SEL SGXT SHF SHL SHR VIADD VIADDMNMX VIMNMX VOTE"
 )
 
-# Pattern of an opcode with its modifiers, kind, unit of `codegen.machine`; the first that matches counts.
+# Pattern of an opcode with its modifiers, kind, unit of `actfit.codegen.machine`; the first that matches counts.
 _SASS = tuple(
     (re.compile(pattern), kind, unit)
     for pattern, kind, unit in (

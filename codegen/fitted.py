@@ -8,7 +8,7 @@ from typing import Any
 from actfit.codegen import elements
 from actfit.codegen.function import Function
 from actfit.codegen.info import info
-from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.module import TRITON_IMPORTS, text_of, texts_of
 from actfit.codegen.overflow import reach, with_limits
 from actfit.codegen.subject import DTYPES, Subject, of_document
 from actfit.coefficients import CoefficientError, load, naming
@@ -51,24 +51,16 @@ class Fitted:
         return self.spec.function.name
 
     def text(self, target: str, dtype: str) -> str:
-        """The module of element functions, for "triton" or "torch", as `kernels.engine.elements` reads it.
+        """The module of element functions, for "triton" or "torch", as `actfit.kernels.engine.elements` reads it.
 
         Raises `InputError` for an expression that overflows on the way to a finite value.
         """
-        functions = self._functions(target)
-        functions = with_limits(self.subject, dtype, target, functions)
+        functions = with_limits(self.subject, dtype, target, self._functions(target))
         reach(self.subject, dtype, target, functions)
         if target == "torch":
-            imports, texts = (
-                "import torch",
-                torch_texts([_with_suffix(function, self.dtypes) for function in functions]),
-            )
-        else:
-            imports = "import triton\nimport triton.language as tl"
-            called = primitives(set().union(*(function.calls for function in functions)), dtype)
-            texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
-            texts += [function.text() for function in functions]
-        return f'"""{self.key}"""\n\n{imports}\n\n\n' + "\n\n\n".join(texts) + "\n"
+            functions = [_with_suffix(function, self.dtypes) for function in functions]
+        imports = TRITON_IMPORTS if target == "triton" else "import torch"
+        return text_of([self.key], imports, texts_of(functions, dtype, target))
 
     def _functions(self, target: str) -> list[Function]:
         functions = [elements.forward(self.subject, target)]

@@ -18,7 +18,7 @@ from sympy.printing.str import StrPrinter
 from actfit.codegen import passes, template
 from actfit.codegen.function import Function, Writer
 from actfit.codegen.launchers import IMPORTS, fused_launchers
-from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.module import text_of, texts_of
 from actfit.codegen.options import DTYPES, TARGETS
 from actfit.codegen.overflow import check_numbers
 from actfit.codegen.piecewise import like, select, unless_nan
@@ -38,8 +38,8 @@ class _Text(StrPrinter):
 
 @dataclass(frozen=True)
 class FusedFunction:
-    """A function's `name`, its results as kernels compute them, the dtype of each as `codegen.traced` names it, and
-    whether they come in a tuple."""
+    """A function's `name`, its results as kernels compute them, the dtype of each as `actfit.codegen.traced` names it,
+    and whether they come in a tuple."""
 
     name: str
     values: tuple[Expr, ...]
@@ -49,7 +49,7 @@ class FusedFunction:
     @cached_property
     def derivatives(self) -> tuple[Expr, ...]:
         """The derivatives."""
-        with distribute(False):  # as in `codegen.traced`
+        with distribute(False):  # as in `actfit.codegen.traced`
             return tuple(passes.derivative(masked(rewritten(value.diff(x)))) for value in self.values)
 
     @cached_property
@@ -95,9 +95,7 @@ class FusedFunction:
             source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, parameters=False)
             for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
         )
-        called = primitives(element.calls, dtype)
-        texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
-        texts += [element.text(), *kernels, *fused_launchers(kernels, self.count, dtype)]
+        texts = [*texts_of([element], dtype, "triton"), *kernels, *fused_launchers(kernels, self.count, dtype)]
         notes = [
             "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),).",
             f"Pointers are tuples: forward's of {self.count} results and as many derivatives,"
@@ -106,12 +104,11 @@ class FusedFunction:
         return self._module(dtype, notes, IMPORTS, texts)
 
     def _torch(self, dtype: str) -> str:
-        functions = [
-            _function("values", self.results, self.count, "torch", "All results."),
-            self._element("torch"),
-        ]
-        texts = [*torch_texts(functions), _TORCH_FORWARD.format(count=self.count), _TORCH_BACKWARD]
-        return self._module(dtype, [], "import torch", texts)
+        values = _function("values", self.results, self.count, "torch", "All results.")
+        texts = texts_of([values, self._element("torch")], dtype, "torch")
+        return self._module(
+            dtype, [], "import torch", [*texts, _TORCH_FORWARD.format(count=self.count), _TORCH_BACKWARD]
+        )
 
     def _module(self, dtype: str, notes: list[str], imports: str, texts: list[str]) -> str:
         lines = [f"{self.name}: {self.count} element-wise result{'s' * (self.count > 1)} of one tensor.", ""]
@@ -119,7 +116,7 @@ class FusedFunction:
             lines += [f"    y{i} = {value}", f"    derivative{i} = {derivative}"]
         kept = "its derivative, a tensor" if self.count == 1 else f"the {self.count} derivatives, tensors"
         lines += ["", f"Method forward-ad, dtype {dtype}: backward is left with {kept} like x.", *notes]
-        return '"""' + "\n".join(lines) + f'\n"""\n\n{imports}\n\n\n' + "\n\n\n".join(texts) + "\n"
+        return text_of(lines, imports, texts)
 
 
 _TORCH_FORWARD = '''\

@@ -1,6 +1,6 @@
 """Compile the kernels that run, without a GPU, and report what they cost: bytes, instructions, registers, slack.
 
-The template and the emitted functions are compiled by Triton as for `kernels.engine.launch`. Compiling needs
+The template and the emitted functions are compiled by Triton as for `actfit.kernels.engine.launch`. Compiling needs
 Triton's package alone, which brings the assembler and the disassembler; importing this module needs nothing.
 """
 
@@ -161,7 +161,7 @@ def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
 
 
 def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[str, ...]:
-    """The type of a kernel's argument, as `kernels.engine.launch` passes it."""
+    """The type of a kernel's argument, as `actfit.kernels.engine.launch` passes it."""
     like_x = f"*{_POINTEES[dtype]}"
     match name:
         case "n":

@@ -15,9 +15,8 @@ from sympy import Expr
 from actfit.codegen import infinities
 from actfit.codegen.emulation import Emulation
 from actfit.codegen.function import Function, numbers
-from actfit.codegen.module import primitive_function, primitives
+from actfit.codegen.module import with_primitives
 from actfit.codegen.subject import Subject
-from actfit.codegen.torch_primitives import TORCH
 from actfit.fitting.activations.balls import flint
 from actfit.fitting.activations.calculus import PRECISION, values
 from actfit.fitting.activations.tape import Tape
@@ -49,7 +48,7 @@ def reach(subject: Subject, dtype: str, target: str, functions: Sequence[Functio
 
     Raises `InputError` where that is not as far as `FARTHEST`.
     """
-    known = _with_primitives(dtype, target, functions)
+    known = _by_name(functions, dtype, target)
     expressions = {"forward": subject.activation.f_expression, "derivative": subject.activation.d1_expression}
     x, limit = points(dtype), math.inf
     x = x[np.abs(values(Tape(subject.activation.f_expression), x)) <= CLEAR]
@@ -68,7 +67,7 @@ def _stock(function: Function) -> bool:
 
 def with_limits(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> list[Function]:
     """The functions; those that are NaN at an infinity where there is a limit give the limit."""
-    known = _with_primitives(dtype, target, functions)
+    known = _by_name(functions, dtype, target)
     return [infinities.with_limits(subject, function.name, known) for function in functions]
 
 
@@ -76,13 +75,8 @@ def _params(subject: Subject) -> tuple[float, ...]:
     return tuple(subject.activation.params[name] for name in subject.parameters)
 
 
-def _with_primitives(dtype: str, target: str, functions: Sequence[Function]) -> dict[str, Function]:
-    called = set().union(*(function.calls for function in functions))
-    if target == "triton":
-        known = {name: primitive_function(name, primitive) for name, primitive in primitives(called, dtype).items()}
-    else:
-        known = {name: primitive_function(name, TORCH[name], jit=False) for name in called & set(TORCH)}
-    return known | {function.name: function for function in functions}
+def _by_name(functions: Sequence[Function], dtype: str, target: str) -> dict[str, Function]:
+    return {function.name: function for function in with_primitives(functions, dtype, target)}
 
 
 def _wrong(

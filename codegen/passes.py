@@ -50,8 +50,7 @@ def quotient_of_exponentials(expression: Expr) -> Expr:
 def shrink(expression: Expr) -> Expr:
     """u - tanh(u) is tanhshrink(u): the difference loses all digits next to 0."""
     return expression.replace(
-        lambda node: node.is_Add and any(tanh(term) in (-other for other in node.args) for term in node.args),
-        _shrink,
+        lambda node: node.is_Add and any(tanh(term) in (-other for other in node.args) for term in node.args), _shrink
     )
 
 

@@ -44,11 +44,7 @@ def _sigmoid(dtype: str) -> Primitive:
 
 
 def _softplus(dtype: str) -> Primitive:
-    body = (
-        "e = exp(-tl.abs(x))",
-        *polynomial("p", "e", "log1p of exp", dtype),
-        "return tl.fma(e, p, maximum(x, 0.0))",
-    )
+    body = ("e = exp(-tl.abs(x))", *polynomial("p", "e", "log1p of exp", dtype), "return tl.fma(e, p, maximum(x, 0.0))")
     doc = "log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."
     return Primitive(doc, body, ("exp", "maximum"))
 
@@ -70,11 +66,9 @@ def _tanh(dtype: str) -> Primitive:
 
 def _sech(dtype: str) -> Primitive:
     doc = "1 / cosh(x)."
-    if dtype != "float32":
-        return Primitive(
-            doc, ("h = exp(-tl.abs(x))", "r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r"), ("exp",)
-        )
-    return Primitive(doc, ("h = exp(-tl.abs(x))", "return 2.0 * h / tl.fma(h, h, 1.0)"), ("exp",))
+    rest = ("r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r")
+    body = ("h = exp(-tl.abs(x))", *(rest if dtype != "float32" else ("return 2.0 * h / tl.fma(h, h, 1.0)",)))
+    return Primitive(doc, body, ("exp",))
 
 
 def _tanhshrink(dtype: str) -> Primitive:
@@ -86,26 +80,22 @@ def _tanhshrink(dtype: str) -> Primitive:
     return Primitive("x - tanh(x), without its cancellation next to 0.", body, ("tanh",))
 
 
+_OF_SOFTPLUS = (
+    "e = exp(-tl.abs(x))",
+    "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
+    "d = n + tl.where(x < 0, 2.0, 2.0 * e * e)",
+)
+
+
 def _tanh_softplus(dtype: str) -> Primitive:
     quotient = ("r = tl.rsqrt(d)", "return n * r * r") if dtype != "float32" else ("return n / d",)
-    body = (
-        "e = exp(-tl.abs(x))",
-        "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
-        "d = n + tl.where(x < 0, 2.0, 2.0 * e * e)",
-        *quotient,
-    )
-    return Primitive("tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|).", body, ("exp",))
+    doc = "tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|)."
+    return Primitive(doc, (*_OF_SOFTPLUS, *quotient), ("exp",))
 
 
 def _sech2_softplus(dtype: str) -> Primitive:
     quotient = ("r = tl.rsqrt(d)", "q = (1.0 + e) * r * r") if dtype != "float32" else ("q = (1.0 + e) / d",)
-    body = (
-        "e = exp(-tl.abs(x))",
-        "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
-        "d = n + tl.where(x < 0, 2.0, 2.0 * e * e)",
-        *quotient,
-        "return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q",
-    )
+    body = (*_OF_SOFTPLUS, *quotient, "return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q")
     return Primitive("1 - tanh(log(1 + exp(x)))², without its cancellation.", body, ("exp",))
 
 
@@ -174,29 +164,21 @@ TRITON: dict[str, Callable[[str], Primitive]] = {
     "log1p": _near_zero("log1p", "tl.log(1.0 + x)", ("0.125", "0.25")),
     "sinh": _sinh,
     "cosh": _plain(
-        "cosh(x).",
-        "h = exp(0.5 * tl.abs(x))",
-        "return tl.fma(0.5 * h, h, 0.5 * exp(-tl.abs(x)))",
-        calls=("exp",),
+        "cosh(x).", "h = exp(0.5 * tl.abs(x))", "return tl.fma(0.5 * h, h, 0.5 * exp(-tl.abs(x)))", calls=("exp",)
     ),
     "atan": _atan,
-    "log": _plain("log(x).", "return tl.log(x)"),
-    "sin": _plain("sin(x).", "return tl.sin(x)"),
-    "cos": _plain("cos(x).", "return tl.cos(x)"),
+    **{name: _plain(f"{name}(x).", f"return tl.{name}(x)") for name in ("log", "sin", "cos", "erf")},
     "tan": _plain("tan(x).", "return tl.sin(x) / tl.cos(x)"),
-    "erf": _plain("erf(x).", "return tl.erf(x)"),
     "erfc": _plain("1 - erf(x).", "return 2.0 * Phi(-1.4142135623730951 * x)", calls=("Phi",)),
     "sign": _plain("-1, 0 or 1; NaN of NaN.", "return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x * 0.0))"),
-    "maximum": _plain(
-        "The larger of two; NaN if one is.",
-        "return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)",
-        arguments="x, y",
-    ),
-    "minimum": _plain(
-        "The smaller of two; NaN if one is.",
-        "return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)",
-        arguments="x, y",
-    ),
+    **{
+        name: _plain(
+            f"The {which} of two; NaN if one is.",
+            f"return tl.{name}(x, y, propagate_nan=tl.PropagateNan.ALL)",
+            arguments="x, y",
+        )
+        for name, which in (("maximum", "larger"), ("minimum", "smaller"))
+    },
     "power": _plain(
         "x**exponent for x >= 0 and exponent > 0.", "return tl.exp2(exponent * tl.log2(x))", arguments="x, exponent"
     ),

@@ -184,11 +184,13 @@ class ElementwisePrinter(CodePrinter):
         raise NotImplementedError
 
     def _write_Piecewise(self, expr: Expr) -> str:
-        *cases, (last, _) = expr.args
-        text = self._print(last)
-        for value, condition in reversed(cases):
+        text = self._otherwise(expr)
+        for value, condition in reversed(expr.args[:-1]):
             text = f"{self.select}({self._print(condition)}, {self._print(value)}, {text})"
         return text
+
+    def _otherwise(self, expr: Expr) -> str:
+        return self._print(expr.args[-1][0])
 
     def _write_And(self, expr: Expr) -> str:
         sign = " & " if isinstance(expr, sympy.And) else " | "

@@ -1,6 +1,6 @@
 """Rewrites of formulas that users write: sums of two terms that nearly cancel, and quotients that overflow.
 
-Each docstring names what the rewrite saves, as in `codegen.passes`, which run afterwards.
+Each docstring names what the rewrite saves, as in `actfit.codegen.passes`, which run afterwards.
 """
 
 from collections.abc import Callable

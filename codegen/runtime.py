@@ -2,7 +2,7 @@
 when it is first called.
 
 Forward computes the results and their derivatives together, and saves the derivatives for backward. The function is
-traced by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
+traced by calling it once with a stand-in (see `actfit.codegen.traced`), differentiated, and emitted by codegen.
 """
 
 import functools
@@ -22,12 +22,13 @@ from actfit.fitting.errors import InputError
 from actfit.kernels import private
 from actfit.kernels.autograd import Fused, all_in_memory_order
 from actfit.kernels.autograd import elementwise as run_kernel
-from actfit.kernels.engine.elements import DTYPES, dtype_name
+from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.engine.emitted import Emitted, module_of, register_emitted
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import register_kernel
 from actfit.kernels.stock import transformed
 from actfit.kernels.torch_state import clamp_passes_at_ends
+from actfit.kernels.validate import check_tensor
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()
@@ -211,13 +212,13 @@ class Elementwise:
             raise KernelError(f"{self.name}: {error}") from None
 
 
-@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The checks, then the function."""
     wrapped = _OBJECTS[handle]
     if not isinstance(x, Tensor) and hasattr(x, "__torch_function__"):  # a stand-in, codegen's or torch.fx's
         return wrapped.function(x, *args, **kwargs)
-    _check(x, wrapped.name)
+    check_tensor(f"{wrapped.name}: its first argument", x)
     program = wrapped.program(args, kwargs)
     for index, kind in enumerate(program.kinds):
         _check_kind(x, kind, f"{wrapped.name}: result {index}")
@@ -230,17 +231,6 @@ def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     else:
         results = all_in_memory_order(lambda rows: torch.ops.actfit.fused_forward(rows, program.key, False), x)
     return results if program.several else results[0]
-
-
-def _check(x: Tensor, name: str) -> None:
-    if not isinstance(x, Tensor):
-        raise KernelError(f"{name}: its first argument must be a tensor, got {type(x).__name__}")
-    if x.layout != torch.strided:
-        raise KernelError(f"{name}: its tensor must be strided, got {x.layout}; use .to_dense()")
-    if x.dtype not in DTYPES:
-        raise KernelError(
-            f"{name}: its tensor must be a tensor of float16, bfloat16, float32 or float64, got {x.dtype}"
-        )
 
 
 def _check_kind(x: Tensor, kind: str, what: str) -> None:

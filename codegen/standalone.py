@@ -5,7 +5,7 @@ import shlex
 from actfit.codegen import elements, template
 from actfit.codegen.function import Function, quotable
 from actfit.codegen.launchers import IMPORTS, launchers
-from actfit.codegen.module import primitive_function, primitives, torch_texts
+from actfit.codegen.module import text_of, texts_of
 from actfit.codegen.options import TARGETS
 from actfit.codegen.overflow import check_numbers, notes_on_reach, with_limits
 from actfit.codegen.request import Request as Request
@@ -26,33 +26,34 @@ def emit(request: Request, target: str) -> str:
     return _triton(request) if target == "triton" else _torch(request)
 
 
-def _header(request: Request, notes: list[str]) -> str:
+def _header(request: Request, notes: list[str]) -> list[str]:
     subject, file, spec = request.subject, request.file, request.spec
     saved = spec.storage.text.format(bits=spec.stored_bits, s="" if spec.stored_bits == 1 else "s")
-    lines = [
-        f'"""{subject.name}(x) = {subject.activation.expr}',
+    return [
+        f"{subject.name}(x) = {subject.activation.expr}",
         "",
         f"Method {request.method.name}, dtype {request.dtype}.",
         f"Backward is left with {saved}.",
         *notes,
         *([f"Coefficients: {quotable(file.origin)}"] if file is not None else []),
         f"Made by: {quotable(shlex.join(request.command))}",
-        '"""',
     ]
-    return "\n".join(lines)
 
 
-def _functions(request: Request, target: str) -> list[Function]:
-    """The element functions that the method needs."""
-    names = request.method.elements(request.spec.function)
-    return [request.element(name, target) for name in dict.fromkeys(names) if name]
+def _functions(request: Request, target: str) -> tuple[list[Function], list[str]]:
+    """The element functions that the method needs, and notes on them."""
+    if target == "torch" and request.spec.storage is CODES:
+        functions = [elements.forward(request.subject, target)]
+    else:
+        names = request.method.elements(request.spec.function)
+        functions = [request.element(name, target) for name in dict.fromkeys(names) if name]
+    functions = with_limits(request.subject, request.dtype, target, functions)
+    reach = notes_on_reach(request.subject, request.dtype, target, functions)
+    return functions, [*_notes_on_rounding(request), *reach]
 
 
 def _triton(request: Request) -> str:
-    functions = _functions(request, "triton")
-    functions = with_limits(request.subject, request.dtype, "triton", functions)
-    limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
-    called = primitives(set().union(*(function.calls for function in functions)), request.dtype)
+    functions, on_functions = _functions(request, "triton")
     free = request.subject.parameters
     defaults = _defaults(request) if free else ""
     if not free:
@@ -65,14 +66,11 @@ def _triton(request: Request) -> str:
         source.kernel(name, constants, placeholders, parameters=bool(free))
         for name in ("forward_kernel", "backward_kernel")
     )
-    texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
-    texts += [function.text() for function in functions]
-    texts += [*source.helpers("\n".join(kernels)), *kernels]
+    texts = [*texts_of(functions, request.dtype, "triton"), *source.helpers("\n".join(kernels)), *kernels]
     texts += launchers(kernels, request.spec.storage, request.spec.stored_bits, request.dtype, defaults)
     notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),)."]
     notes += [f"parameters: ({', '.join(free)},), by default {defaults}."] if free else []
-    notes += _notes_on_rounding(request) + limits
-    return _header(request, notes) + f"\n\n{IMPORTS}\n\n\n" + "\n\n\n".join(texts) + "\n"
+    return text_of(_header(request, notes + on_functions), IMPORTS, texts)
 
 
 def _notes_on_rounding(request: Request) -> list[str]:
@@ -155,14 +153,10 @@ def _torch(request: Request) -> str:
         raise InputError(f"method {request.method} must have target triton for a module that stands alone")
     defaults = _defaults(request) if request.subject.parameters else "()"
     texts: list[str] = []
+    functions, notes = _functions(request, "torch")
     if storage is CODES:
         texts.append(_TORCH_CODES.format(**{key: request.solution[key] for key in ("borders", "codes", "levels")}))
-        functions = [elements.forward(request.subject, "torch")]
-    else:
-        functions = _functions(request, "torch")
-    functions = with_limits(request.subject, request.dtype, "torch", functions)
-    limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
-    texts += torch_texts(functions)
+    texts += texts_of(functions, request.dtype, "torch")
     if storage is BRANCH_AND_ROUNDING:
         texts.append(_torch_rounding(_cut(request)))
     if storage.packed:
@@ -184,4 +178,4 @@ def _torch(request: Request) -> str:
         f"    return (wide * {derivative}).to(grad.dtype)"
     )
     imports = "import torch\nfrom torch import Tensor" if storage.packed else "import torch"
-    return _header(request, _notes_on_rounding(request) + limits) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+    return text_of(_header(request, notes), imports, texts)

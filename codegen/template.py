@@ -1,4 +1,4 @@
-"""The kernels of `kernels.engine.templates.elementwise`, as text, cut down to one kind of storage; nothing is run."""
+"""The kernels of `actfit.kernels.engine.templates.elementwise` as text, cut down to one kind of storage."""
 
 import ast
 import re

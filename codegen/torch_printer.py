@@ -23,21 +23,11 @@ class TorchPrinter(ElementwisePrinter):
     def _total(self, expr: Expr) -> str:
         return self._sum(list(expr.args)) or "0.0"
 
-    def _write_Piecewise(self, expr: Expr) -> str:
+    def _otherwise(self, expr: Expr) -> str:
         """Of two numbers torch.where makes float32, whatever the dtype of x: the last becomes a tensor like x."""
-        *cases, (last, _) = expr.args
-        text = self._print(last)
-        if not self._varies(last) and not any(self._varies(value) for value, _ in cases):
-            text = self.filled(expr, text)
-        for value, condition in reversed(cases):
-            text = f"{self.select}({self._print(condition)}, {self._print(value)}, {text})"
-        return text
-
-    def _varies(self, expr: Expr) -> bool:
-        return bool(expr.free_symbols - self.scalars)
-
-    def filled(self, expr: Expr, text: str) -> str:
-        """A tensor full of one number, like a variable of the expression, or like x."""
+        text = super()._otherwise(expr)
+        if any(value.free_symbols - self.scalars for value, _ in expr.args):
+            return text
         variables = sorted(symbol.name for symbol in expr.free_symbols - self.scalars)
         return f"torch.full_like({next(iter(variables), 'x')}, {text})"
 

@@ -1,7 +1,7 @@
 """A stand-in for a tensor: a Python function of one tensor, called with it, returns its formula.
 
 Operators, methods and functions of torch (by the protocol `__torch_function__`) are looked up by their names in
-`codegen.operations`. An operation that is not element-wise in that one tensor is refused, by name and with
+`actfit.codegen.operations`. An operation that is not element-wise in that one tensor is refused, by name and with
 the reason.
 """
 
@@ -145,19 +145,16 @@ def _operator(name: str) -> Callable[..., Traced]:
     return lambda *operands: called(name, operands, {})
 
 
-def _valuing(name: str) -> Callable[..., NoReturn]:
+def _changed(name: str) -> InputError:
+    return InputError(
+        f"an operation must not change its tensor in place, got an augmented assignment ({name}); write"
+        " y = y + ... instead of y += ..."
+    )
+
+
+def _refusing(error: Callable[[str], InputError], name: str) -> Callable[..., NoReturn]:
     def method(*_: object) -> NoReturn:
-        raise _valued(name)
-
-    return method
-
-
-def _changing(name: str) -> Callable[..., NoReturn]:
-    def method(*_: object) -> NoReturn:
-        raise InputError(
-            f"an operation must not change its tensor in place, got an augmented assignment ({name}); write"
-            " y = y + ... instead of y += ..."
-        )
+        raise error(name)
 
     return method
 
@@ -166,9 +163,9 @@ for _name in _OPERATORS:
     setattr(Traced, f"__{_name}__", _operator(_name))
 for _name in VALUES:
     if _name.startswith("__"):
-        setattr(Traced, _name, _valuing(_name))
+        setattr(Traced, _name, _refusing(_valued, _name))
 for _name in _IN_PLACE:
-    setattr(Traced, f"__i{_name}__", _changing(f"i{_name}"))
+    setattr(Traced, f"__i{_name}__", _refusing(_changed, f"i{_name}"))
 
 
 def _check_size(expression: Expr) -> None:

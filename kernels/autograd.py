@@ -26,9 +26,9 @@ _TWICE = (
 class Elementwise(torch.autograd.Function):
     """y = f(x), its dimensions in `order`; saves for backward what the kernel's method says, and nothing else.
 
-    `passes` is a module with `forward` and `backward`: the ops, or `kernels.engine.traced` for a compiler; one cannot
-    read what the other saved. The last output, without elements, is an anchor that connects the gradient to x for
-    `once_differentiable`.
+    `passes` is a module with `forward` and `backward`: the ops, or `actfit.kernels.engine.traced` for a compiler; one
+    cannot read what the other saved. The last output, without elements, is an anchor that connects the gradient to x
+    for `once_differentiable`.
     """
 
     @staticmethod

@@ -16,25 +16,20 @@ torch.func transforms. All raise KernelError for unsupported arguments, with the
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from inspect import Parameter
-from os import PathLike, fspath
 from typing import Any, ParamSpec, TypedDict, Unpack
 
-import torch
 import torch.fx
 from torch import Tensor
 
-from actfit.kernels.autograd import elementwise
-from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.activation import Path, activation
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import check_range, number
-from actfit.kernels.stock import STOCK, stock_runs
-from actfit.kernels.validate import ALIASES, kernel_for, numbers_for
+from actfit.kernels.parameters import number
 
-Path = str | PathLike[str]
 P = ParamSpec("P")
+torch.fx.wrap("activation")  # in a traced graph it stays one call
 
 
 class TableOptions(TypedDict, total=False):
@@ -66,82 +61,6 @@ def _shows_options(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     shown = signature.replace(parameters=[*parameters, *options])
     function.__signature__ = shown  # type: ignore[attr-defined]
     return function
-
-
-@torch.compiler.allow_in_graph
-def _apply(
-    input: Tensor,
-    function: str,
-    params: Mapping[str, float],
-    method: str,
-    bits: int | None,
-    coefficients: str | None,
-    stock: bool,
-) -> Tensor:
-    """Check the arguments, then compute the function.
-
-    torch.compile puts this call into its graph as it is, and autograd runs through it. If Dynamo traced into it, it
-    would not accept numbers that vary, and would miss saved tensors that are changed in place.
-    """
-    if input.layout != torch.strided:
-        raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
-    params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
-    bits = int(bits) if isinstance(bits, torch.SymInt) else bits
-    spec, values = kernel_for(function, params, method, bits, coefficients)
-    function = ALIASES.get(function, function)
-    if spec.method.stock:
-        if input.is_floating_point():
-            for name, value in zip(spec.function.parameters, values, strict=True):
-                check_range(name, value, input.dtype)
-        return _stock(function, input, values)
-    numbers = numbers_for(spec, values, input.dtype)
-    if stock:
-        return _stock(function, input, values)
-    spec.method.check_dtype(spec.function, dtype_name(input.dtype))
-    return elementwise(input, spec.key, numbers)
-
-
-@torch.fx.wrap  # in a traced graph it stays one call
-def activation(
-    function: str,
-    input: Tensor,
-    *,
-    method: str = DEFAULT,
-    bits: int | None = None,
-    coefficients: Path | None = None,
-    **params: float,
-) -> Tensor:
-    """Any function of the catalogue by its name.
-
-    Parameters
-    ----------
-    function
-        Its name.
-    input
-        The tensor.
-    method
-        The method by which it saves, as for all functions here.
-    bits
-        Of a few-bit table, or of invact.
-    coefficients
-        A few-bit table of the user's own: the path of a file.
-    **params
-        The function's parameters; by default the catalogue's values.
-
-    Raises
-    ------
-    KernelError
-        For invalid arguments, with the reason.
-    """
-    if not isinstance(input, Tensor):
-        raise KernelError(f"input must be a tensor, got {type(input).__name__}")
-    file = fspath(coefficients) if isinstance(coefficients, PathLike) else coefficients
-    return _apply(input, function, params, method, bits, file, stock_runs(input))
-
-
-def _stock(function: str, input: Tensor, params: Sequence[float]) -> Tensor:
-    result: Tensor = STOCK[function](input, *params)
-    return result
 
 
 @_shows_options

@@ -15,19 +15,20 @@ import torch
 from torch import Tensor
 
 import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.kernels.activation import activation
 from actfit.kernels.autograd import in_memory_order, is_compiling, once_differentiable
 from actfit.kernels.engine import traced
-from actfit.kernels.engine.elements import DTYPES
 from actfit.kernels.errors import KernelError
-from actfit.kernels.functional import TableOptions, activation
+from actfit.kernels.functional import TableOptions
 from actfit.kernels.methods.exact import Exact
 from actfit.kernels.methods.registry import ELEMENTWISE, make
 from actfit.kernels.methods.stock import Stock
 from actfit.kernels.stock import STOCK, stock_runs
+from actfit.kernels.validate import check_tensor
 
 
 class Gated(torch.autograd.Function):
-    """h = f(a) * b; saves a and b. `passes` as for `kernels.autograd.Elementwise`."""
+    """h = f(a) * b; saves a and b. `passes` as for `actfit.kernels.autograd.Elementwise`."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, function: str, passes: Any) -> Tensor:
@@ -47,11 +48,8 @@ class Gated(torch.autograd.Function):
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptions) -> Tensor:
-    for name, tensor in (("a", a), ("b", b)):
-        if not isinstance(tensor, Tensor):
-            raise KernelError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if tensor.layout != torch.strided:
-            raise KernelError(f"{name} must be a strided tensor, got {tensor.layout}; use {name}.to_dense()")
+    check_tensor("a", a)
+    check_tensor("b", b)
     if torch.jit.is_tracing():  # a trace has no shapes to compare
         return STOCK[function](a) * b
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
@@ -63,8 +61,6 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
         names = ", ".join(sorted(unknown))
         raise KernelError(f"a gated activation must be given a, b, method, bits or coefficients, got {names}")
     made = make(method, {Exact.name: Exact, Stock.name: Stock, **ELEMENTWISE}, **options)
-    if a.dtype not in DTYPES:
-        raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
     if not isinstance(made, Exact):
         return activation(function, a, method=method, **options) * b
     if stock_runs(a, b):
@@ -72,7 +68,7 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
     return _exact(a, b, function)
 
 
-@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     passes = traced if is_compiling() else torch.ops.actfit
     return in_memory_order(lambda *rows: Gated.apply(*rows, function, passes), a, b)

@@ -15,20 +15,19 @@ from torch.nn import functional as F
 import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
 from actfit.kernels.autograd import is_compiling, once_differentiable
 from actfit.kernels.engine import traced
-from actfit.kernels.engine.elements import DTYPES
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import spec_of
 from actfit.kernels.modules import Activation
 from actfit.kernels.stock import STOCK, stock_runs
 from actfit.kernels.torch_state import autocasts
-from actfit.kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
+from actfit.kernels.validate import ALIASES, check_tensor, joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
     """F.linear(f(x), weight, bias); saves the weight, and what `kernel` saves of x.
 
     `outputs` is the kernel that decodes y; "" if ±(y - minimum) is saved. `passes` as for
-    `kernels.autograd.Elementwise`.
+    `actfit.kernels.autograd.Elementwise`.
     """
 
     @staticmethod
@@ -79,7 +78,7 @@ def _outputs(ctx: Any, saved: Tensor, rows: Tensor) -> Tensor:
     return y
 
 
-@torch.compiler.allow_in_graph  # see `actfit.functional._apply`
+@torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _act_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float) -> Tensor:
     plain = is_compiling() and traced.traceable(kernel, x.dtype)
     passes = traced if plain else torch.ops.actfit
@@ -156,12 +155,7 @@ class ActLinear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """linear(act(input)); without a code the weight's gradient uses y to within a unit in the last place of
         y - min f."""
-        if not isinstance(input, Tensor):
-            raise KernelError(f"input must be a tensor, got {type(input).__name__}")
-        if input.layout != torch.strided:
-            raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
-        if input.dtype not in DTYPES:
-            raise KernelError(f"input must be a tensor of float16, bfloat16, float32 or float64, got {input.dtype}")
+        check_tensor("input", input)
         weight, bias = self.linear.weight, self.linear.bias
         if stock_runs(input, weight, *(() if bias is None else (bias,))):
             return F.linear(STOCK[self.function](input), weight, bias)

@@ -10,8 +10,9 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from actfit.kernels.activation import Path, activation
 from actfit.kernels.errors import KernelError, shown
-from actfit.kernels.functional import Path, activation, check_threshold, gelu_name
+from actfit.kernels.functional import check_threshold, gelu_name
 from actfit.kernels.methods.registry import DEFAULT
 from actfit.kernels.parameters import number
 from actfit.kernels.validate import kernel_for, resolved
@@ -30,13 +31,8 @@ class Activation(nn.Module):
     ----------
     *args, **kwargs
         Arguments of torch's module.
-    method
-        The method by which it saves, as for functions of `actfit.functional`.
-    bits
-        Of a few-bit table.
-    coefficients
-        A few-bit table of the user's own: the path of a file of the same function. `actfit.elementwise` takes files of
-        other functions, and formulas.
+    method, bits, coefficients
+        As for functions of `actfit.functional`; `actfit.elementwise` takes files of other functions, and formulas.
 
     Attributes
     ----------
@@ -81,12 +77,7 @@ class Activation(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """f(input), in its shape, dtype and memory layout."""
         return activation(
-            self.name(),
-            input,
-            method=self.method,
-            bits=self.bits,
-            coefficients=self.coefficients,
-            **self._params(),
+            self.name(), input, method=self.method, bits=self.bits, coefficients=self.coefficients, **self._params()
         )
 
     def __prepare_scriptable__(self) -> None:
@@ -94,10 +85,9 @@ class Activation(nn.Module):
 
     def extra_repr(self) -> str:
         """torch's own text, then method and bits."""
-        parts = [super().extra_repr(), f"method={self.method!r}"]
-        parts += [f"bits={self.bits}"] if self.bits is not None else []
-        parts += [f"coefficients={str(self.coefficients)!r}"] if self.coefficients is not None else []
-        return ", ".join(part for part in parts if part)
+        given = {"bits": self.bits, "coefficients": self.coefficients and str(self.coefficients)}
+        ours = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return ", ".join(filter(None, [super().extra_repr(), f"method={self.method!r}", *ours]))
 
 
 class ReLU(Activation, nn.ReLU):

@@ -7,12 +7,12 @@ Nothing of it is touched before it is used, and what a release lacks raises Kern
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import Function
@@ -115,38 +115,6 @@ def _text(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-class DispatchMode:
-    """A context manager that sees each operation below autograd, in `__torch_dispatch__` of a subclass.
-
-    Its base is not torch's TorchDispatchMode, which is touched only when it is entered.
-    """
-
-    def __enter__(self) -> Self:
-        mode = _dispatching()(self.__torch_dispatch__)
-        mode.__enter__()
-        vars(self).setdefault("_entered", []).append(mode)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        vars(self)["_entered"].pop().__exit__(*error)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError
-
-
-@cache
-def _dispatching() -> Any:
-    class Dispatching(_private("TorchDispatchMode")):  # type: ignore[misc]
-        def __init__(self, sees: Callable[..., Any]) -> None:
-            super().__init__()
-            self.sees = sees
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.sees(func, types, args, kwargs)
-
-    return Dispatching
-
-
 def is_fake(value: object) -> bool:
     """Whether it is a tensor without memory."""
     return isinstance(value, _private("FakeTensor"))
@@ -195,20 +163,14 @@ def in_transform() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-@contextmanager
-def without_dispatch_modes() -> Iterator[list[Any]]:
-    """Leaves all dispatch modes while it is entered; gives them, the innermost first.
+def in_dispatch_mode() -> bool:
+    """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
+    return bool(torch._C._len_torch_dispatch_stack())
 
-    PyTorch has flags besides, by which Dynamo of 2.9 captures nothing.
-    """
-    module = _private("python_dispatch")
-    flags = {name: value for name, value in vars(module).items() if name.startswith("_is_in_") and value is True}
-    with _private("disable_current_modes")() as modes:
-        vars(module).update(dict.fromkeys(flags, False))
-        try:
-            yield modes
-        finally:
-            vars(module).update(flags)
+
+def in_forward_ad() -> bool:
+    """Whether forward-mode AD is on."""
+    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 @contextmanager
@@ -235,57 +197,6 @@ def _interpolations() -> list[tuple[Any, dict[Any, Any]]]:
     operations = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     kernels = [(each, {key: each.py_kernels[key] for key in keys if key in each.py_kernels}) for each in operations]
     return [(operation, written) for operation, written in kernels if written]
-
-
-def in_dispatch_mode() -> bool:
-    """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
-    return bool(torch._C._len_torch_dispatch_stack())
-
-
-@contextmanager
-def without_function_modes() -> Iterator[list[Any]]:
-    """Leaves all torch function modes while it is entered; gives them, the outermost first."""
-    modes = _private("function_mode_stack")()
-    for _ in modes:
-        _private("pop_function_mode")()
-    try:
-        yield modes
-    finally:
-        for mode in modes:
-            _private("push_function_mode")(mode)
-
-
-@contextmanager
-def _entered(modes: Sequence[Any], push: Callable[[Any], Any], pop: Callable[[], Any]) -> Iterator[None]:
-    for mode in modes:
-        push(mode)
-    try:
-        yield
-    finally:
-        for _ in modes:
-            pop()
-
-
-def within_function_modes(modes: Sequence[Any]) -> AbstractContextManager[None]:
-    """Enters modes that `without_function_modes` gave."""
-    return _entered(modes, _private("push_function_mode"), _private("pop_function_mode"))
-
-
-def fakes_are_made() -> bool:
-    """Whether a FakeTensorMode is active."""
-    return in_dispatch_mode() and any(isinstance(mode, _private("FakeTensorMode")) for mode in _private("mode_stack")())
-
-
-def within(modes: Sequence[Any]) -> AbstractContextManager[None]:
-    """Enters modes that `without_dispatch_modes` gave, as far as they are not entered again already."""
-    active = {id(mode) for mode in _private("mode_stack")()}
-    missing = [mode for mode in reversed(modes) if id(mode) not in active]
-    return _entered(missing, _private("push_mode"), _private("pop_mode"))
-
-
-def in_forward_ad() -> bool:
-    """Whether forward-mode AD is on."""
-    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 _apply_of_torch: Any = None  # while `functions_seen` has replaced it

@@ -120,6 +120,21 @@ def _whole_number(bits: object, least: int = 1) -> int:
         raise KernelError(f"bits must be a whole number from {least} to {MAX_BITS}, got {shown(bits)}") from None
 
 
+def check_tensor(name: str, value: object) -> None:
+    """Raise KernelError for what is not a strided tensor of one of DTYPES."""
+    if not isinstance(value, torch.Tensor):
+        raise KernelError(f"{name} must be a tensor, got {type(value).__name__}")
+    check_strided(name, value)
+    if value.dtype not in DTYPES:
+        raise KernelError(f"{name} must be a tensor of float16, bfloat16, float32 or float64, got {value.dtype}")
+
+
+def check_strided(name: str, tensor: torch.Tensor) -> None:
+    """Raise KernelError for sparse tensors and the like."""
+    if tensor.layout != torch.strided:
+        raise KernelError(f"{name} must be a strided tensor, got {tensor.layout}; use .to_dense()")
+
+
 def sign_bit_kernel(function: str) -> KernelSpec:
     """The kernel that stores ±(y - min f), for `ActLinear`.
 

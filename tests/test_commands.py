@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import get_cachedir
 
 from actfit.__main__ import COMMANDS
 from actfit.coefficients import command, functions
@@ -26,10 +27,7 @@ BAD = {
         "actfit: command must be one of fewbit, invact, list, check, emit, inspect, memory, record, got",
     ),
     "actfit fewbit": ("--fn gelu --bits 9", "fewbit: bits must be a whole number from 1 to 8, got 9"),
-    "actfit invact": (
-        "--fn gelu --dtype int8",
-        "invact: dtype must be one of bfloat16, float16, float32, got 'int8'",
-    ),
+    "actfit invact": ("--fn gelu --dtype int8", "invact: dtype must be one of bfloat16, float16, float32, got 'int8'"),
     "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
     "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
     "actfit memory": ("--model mlp --bits 9", "memory: bits must be a whole number from 2 to 8, got '9'"),
@@ -37,10 +35,7 @@ BAD = {
         "models --out x",
         "record: model must be module:function that gives model and inputs, got 'models'",
     ),
-    "benchmarks.gpu": (
-        "--steps nothing",
-        "gpu: steps must be of tests, speed, memory, models, got 'nothing'",
-    ),
+    "benchmarks.gpu": ("--steps nothing", "gpu: steps must be of tests, speed, memory, models, got 'nothing'"),
     "benchmarks.gpu.models": ("--models none", "gpu.models: models must be of llama-bare, vit-l, llama, llama-lora,"),
     "benchmarks.gpu.tests": ("none --out x", "gpu.tests: group must be of exhaustive, standalone,"),
     "notebooks.gallery": ("--root nowhere", "gallery: --root must be a folder of coefficient files, got 'nowhere'"),
@@ -150,7 +145,8 @@ def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_pictures_need_no_screen(tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "MPLBACKEND": "nonsense", "HOME": str(tmp_path)}
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "MPLBACKEND": "nonsense"}
+    environment["MPLCONFIGDIR"] = get_cachedir()  # else all fonts of the machine are read anew
     words = ["actfit.fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-", "--plot", str(picture)]
     call = [sys.executable, "-m", *words]
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from actfit import KernelError
-from actfit.kernels.functional import activation
+from actfit.kernels.activation import activation
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import DTYPES, Truth, truth, ulps

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import actfit
-from actfit.kernels.functional import activation
+from actfit.kernels.activation import activation
 from benchmarks.baselines.checkpointed import Checkpointed
 
 EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag", "liger"

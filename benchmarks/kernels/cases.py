@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import actfit
+from actfit.kernels.activation import activation
 from actfit.kernels.engine.planes import plane_bytes
-from actfit.kernels.functional import activation
 from actfit.kernels.methods.method import KernelSpec
 from actfit.kernels.stock import STOCK
 from actfit.kernels.validate import kernel_for, sign_bit_kernel

@@ -1,4 +1,4 @@
-"""f' from what is stored of the output, by the formulas of `kernels.generated`.
+"""f' from what is stored of the output, by the formulas of `actfit.kernels.generated`.
 
 On a CPU in 16 bits a table has all of them, and in float32 Numba, where it is, compiles loops for functions of two
 branches.
@@ -18,10 +18,7 @@ from actfit.kernels.methods.method import KernelSpec, spec_of
 MAX_CACHED_TABLES = 32  # of each kind, 1 MiB each at most
 
 # Operations that formulas take as arguments, if they use them; on a CPU faster than torch's.
-_HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "sqrt": host.sqrt,
-    "polynomial": host.polynomial,
-}
+_HOST_OPERATIONS: dict[str, Callable[..., Tensor]] = {"sqrt": host.sqrt, "polynomial": host.polynomial}
 
 
 def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:

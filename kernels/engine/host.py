@@ -1,4 +1,4 @@
-"""Operations that are faster on a CPU than those of `kernels.engine.planes` and of emitted text.
+"""Operations that are faster on a CPU than those of `actfit.kernels.engine.planes` and of emitted text.
 
 Numba, where it is, compiles loops. NumPy packs bit planes, as PyTorch has no packbits, and compares, as
 PyTorch's comparisons use no vector instructions; `where` works on bits, as torch.where branches for each number and
@@ -28,8 +28,8 @@ def on_host(tensor: Tensor) -> bool:
 
 @cache
 def loops() -> ModuleType | None:
-    """`kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without Numba, or
-    where it compiles nothing."""
+    """`actfit.kernels.engine.neighbours`, imported when it is first needed, as Numba takes a second; None without
+    Numba, or where it compiles nothing."""
     try:
         from actfit.coefficients import compiled
         from actfit.kernels.engine import neighbours

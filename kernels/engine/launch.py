@@ -1,4 +1,4 @@
-"""Run the Triton kernels of `kernels.engine.templates.elementwise` on contiguous tensors."""
+"""Run the Triton kernels of `actfit.kernels.engine.templates.elementwise` on contiguous tensors."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -108,18 +108,9 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
         element, derivative = _exact_elements(function, a.dtype)
         with device_of(a):
             _template().gated_backward_kernel[_grid(count)](
-                grad,
-                a,
-                b,
-                da,
-                db,
-                (0.0,),
-                count,
-                FORWARD=element,
-                DERIVATIVE=derivative,
-                ROWS=rows_a_program(count),
-                **OPTIONS,
-            )
+                grad, a, b, da, db, (0.0,), count,
+                FORWARD=element, DERIVATIVE=derivative, ROWS=rows_a_program(count), **OPTIONS,
+            )  # fmt: skip
     return da, db
 
 
@@ -141,14 +132,9 @@ def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Te
     if count := dx.numel():
         with device_of(dx):
             _template().fused_backward_kernel[_grid(count)](
-                tuple(grads),
-                tuple(derivatives),
-                dx,
-                count,
-                COUNT=len(derivatives),
-                ROWS=rows_a_program(count),
-                **OPTIONS,
-            )
+                tuple(grads), tuple(derivatives), dx, count,
+                COUNT=len(derivatives), ROWS=rows_a_program(count), **OPTIONS,
+            )  # fmt: skip
     return dx
 
 

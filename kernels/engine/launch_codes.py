@@ -1,6 +1,6 @@
 """Run the Triton kernels of codes on tensors of 16 or 32 bits, those to encode contiguous.
 
-Each function is its namesake in `kernels.engine.reference_codes`, on a GPU, or on the CPU under the interpreter.
+Each function is its namesake in `actfit.kernels.engine.reference_codes`, on a GPU, or on the CPU under the interpreter.
 Vectors have any floating-point type.
 """
 
@@ -35,7 +35,7 @@ def _groups() -> ModuleType:
 
 
 def run_of(dtype: torch.dtype) -> int:
-    """Elements of a run, see `kernels.engine.templates.runs`: 64 bytes."""
+    """Elements of a run, see `actfit.kernels.engine.templates.runs`: 64 bytes."""
     itemsize: int = dtype.itemsize
     return 64 // itemsize
 
@@ -47,7 +47,7 @@ def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
 
 
 def places(vector: Tensor, group_size: int, count: int) -> tuple[str, int]:
-    """PLACES of the vector, and what the kernel's group_size is for it: see `kernels.engine.templates.codes`."""
+    """PLACES of the vector, and what the kernel's group_size is for it: see `actfit.kernels.engine.templates.codes`."""
     exponent = (group_size // 8).bit_length() - 1
     is_power, has_each = group_size == 8 << max(exponent, 0), len(vector) == -(-count // group_size)
     if len(vector) == 1:
@@ -97,13 +97,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
 
 
 def encode(
-    x: Tensor,
-    center: Tensor,
-    inverse_scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    group_size: int,
-    bits: int,
+    x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
     count = x.numel()

@@ -1,4 +1,4 @@
-"""The loops of `kernels.engine.neighbours`, which Numba compiles.
+"""The loops of `actfit.kernels.engine.neighbours`, which Numba compiles.
 
 All in one file, as they call one another: Numba's cache of a function does not know when one in another file changes.
 
@@ -16,7 +16,7 @@ from actfit.coefficients.compiled import compiled
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
 
-# Eight codes are one number of 64 bits, as in `kernels.engine.planes`.
+# Eight codes are one number of 64 bits, as in `actfit.kernels.engine.planes`.
 ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
 EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a bit of each byte; all but the highest
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.

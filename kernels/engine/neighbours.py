@@ -1,8 +1,8 @@
 """Codes of groups of neighbours and of few-bit tables on a CPU, in loops that Numba compiles: one pass over memory
 instead of a dozen.
 
-The results are those of `kernels.engine.reference` and `reference_codes`, bit for bit but in NaNs: the same operations
-in the same order, and none is fused. Importing this takes Numba, which a checkout that is not
+The results are those of `actfit.kernels.engine.reference` and `reference_codes`, bit for bit but in NaNs: the same
+operations in the same order, and none is fused. Importing this takes Numba, which a checkout that is not
 installed may lack, and a moment.
 """
 

@@ -45,13 +45,7 @@ def next_bfloat16(values: Tensor) -> Tensor:
 
 
 def encode(
-    x: Tensor,
-    center: Tensor,
-    inverse_scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    group_size: int,
-    bits: int,
+    x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN.
 
@@ -106,5 +100,5 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, coun
 
 
 def _loops_for(x: Tensor, group_size: int, count: int) -> ModuleType | None:
-    """`kernels.engine.neighbours`; None without Numba, or elsewhere."""
+    """`actfit.kernels.engine.neighbours`; None without Numba, or elsewhere."""
     return loops() if count and group_size <= LARGEST and on_host(x) else None

@@ -1,4 +1,4 @@
-"""Bit planes in the order of compiled code, see `kernels.engine.traced`; eight elements k of a byte are x[:, k]."""
+"""Bit planes in the order of compiled code, see `actfit.kernels.engine.traced`: element k of all bytes is x[:, k]."""
 
 import math
 

@@ -21,7 +21,7 @@ from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
-from actfit.kernels.private import (
+from actfit.kernels.modes import (
     fakes_are_made,
     within,
     within_function_modes,

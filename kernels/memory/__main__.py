@@ -91,12 +91,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
         with command.ended_by_interrupt(), progress.shown() as doing:
             with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
                 model, args, kwargs = zoo.build(
-                    options.model,
-                    batch=batch,
-                    seq=seq,
-                    dtype=dtype,
-                    attention=options.attention,
-                    act=options.act,
+                    options.model, batch=batch, seq=seq, dtype=dtype, attention=options.attention, act=options.act
                 )
             if options.budget is not None:
                 planned = plan_for_budget(options, model, args, kwargs, doing or (lambda text: None))

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from actfit.kernels import private
 from actfit.kernels.errors import KernelError
+from actfit.kernels.modes import DispatchMode
 from actfit.kernels.names import ACCOUNTINGS
 
 Within = Callable[[], AbstractContextManager[Any]]
@@ -49,7 +49,7 @@ class CudaLike(TorchFunctionMode):
         return (replacement or func)(*args, **(kwargs or {}))
 
 
-class _Statistics(private.DispatchMode):
+class _Statistics(DispatchMode):
     """Lets layer norms of 16-bit tensors save their statistics in float32."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,10 +64,6 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     if not training or not 0 < p < 1 or inplace or input.device.type != "cpu":
         return F.dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
-
-
-def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    return _dropout(input, p, train)
 
 
 def _layer_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -94,16 +90,14 @@ def _attention(
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
     if attn_mask is None and query.dtype != torch.float32:
-        result: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
-            0
-        ]
-        return result
+        made = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
+        return made[0]
     if attn_mask is not None:
         attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
-    result = aten._scaled_dot_product_efficient_attention(
+    made = aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale
-    )[0]
-    return result
+    )
+    return made[0]
 
 
 # The function itself, but without torch's question whether a mode takes its place.
@@ -114,7 +108,7 @@ _MULTI_HEAD = FunctionType(
 )
 _OPERATIONS: dict[Any, Any] = {
     F.dropout: _dropout,
-    torch.dropout: _torch_dropout,
+    torch.dropout: lambda input, p, train: _dropout(input, p, train),
     F.scaled_dot_product_attention: _attention,
     F.layer_norm: _layer_norm,
     torch.layer_norm: _layer_norm,

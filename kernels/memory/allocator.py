@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -40,9 +39,7 @@ class Allocated:
         self._before = self._read()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         torch.cuda.synchronize(self.device)
         after = self._read()
         self.delta = {name: after[name] - self._before[name] for name in after}

@@ -41,7 +41,7 @@ def outside_graphs(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:
     """Inductor's settings of all parts of a model or function that were compiled with `actfit.options(...)`.
 
-    They are known without importing `kernels.compression`, and so Inductor, which takes seconds.
+    They are known without importing `actfit.kernels.compression`, and so Inductor, which takes seconds.
     """
     parts = [compiled, *compiled.modules()] if isinstance(compiled, nn.Module) else [compiled]
     settings = []

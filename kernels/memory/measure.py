@@ -42,7 +42,7 @@ def saved_bytes(
         Whether a copy of the module runs on fake tensors, which takes neither memory nor time; None: if it can. A real
         run leaves the module unchanged. A function runs for real.
     accounting
-        "as-run", or "cuda", which counts tensors on the CPU as CUDA would save them, see `kernels.memory.accounting`.
+        "as-run", or "cuda": tensors on the CPU count as CUDA would save them, see `actfit.kernels.memory.accounting`.
 
     Returns
     -------
@@ -54,33 +54,36 @@ def saved_bytes(
     KernelError
         For invalid arguments. Exceptions of the model are passed on.
     """
+    within = within_of(accounting)
+    _check(model, fake, accounting)
+    args, kwargs = _unpacked(model, args, kwargs)
+    if is_compiled(model):
+        return saved_by_compiled(model, args, kwargs)
+    if isinstance(model, nn.Module):
+        return trial(model, args, kwargs, within, fake=fake if accounting == "as-run" else True)
+    return _recorded(model, args, kwargs)[0]
+
+
+def _check(model: Any, fake: bool | None, accounting: str) -> None:
+    """Raise KernelError for what cannot be measured, or not so."""
     if not callable(model):
         raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
     if isinstance(model, nn.Module) and not has_forward(model):
         raise KernelError(
             f"model must have a forward, got {type(model).__name__}; give the model that it is part of, or a function"
         )
-    args, kwargs = _unpacked(model, args, kwargs)
-    within = within_of(accounting)
-    if is_compiled(model):
-        if fake or accounting != "as-run":
-            raise KernelError(
-                "what torch.compile compiled must be run as it is, for real; leave fake and accounting out, or give the"
-                " model that was compiled"
-            )
-        return saved_by_compiled(model, args, kwargs)
-    if accounting == "cuda":
-        if fake is False or not isinstance(model, nn.Module):
-            raise KernelError(
-                "accounting='cuda' must go with a module on fake tensors, as CUDA's operations do not run on a CPU; got"
-                f" {'fake=False' if fake is False else 'a function'}"
-            )
-        return trial(model, args, kwargs, within, fake=True)
-    if isinstance(model, nn.Module):
-        return trial(model, args, kwargs, fake=fake)
-    if fake:
+    if is_compiled(model) and (fake or accounting != "as-run"):
+        raise KernelError(
+            "what torch.compile compiled must be run as it is, for real; leave fake and accounting out, or give the"
+            " model that was compiled"
+        )
+    if accounting == "cuda" and (fake is False or not isinstance(model, nn.Module)):
+        raise KernelError(
+            "accounting='cuda' must go with a module on fake tensors, as CUDA's operations do not run on a CPU; got"
+            f" {'fake=False' if fake is False else 'a function'}"
+        )
+    if fake and not isinstance(model, nn.Module):
         raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
-    return _recorded(model, args, kwargs)[0]
 
 
 def has_forward(model: nn.Module) -> bool:

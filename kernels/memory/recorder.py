@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Self
 from weakref import WeakSet
@@ -24,6 +25,7 @@ from actfit.kernels.memory.compiled import outside_graphs
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import addresses, operand_storages, storages
 from actfit.kernels.methods.method import SavedBy
+from actfit.kernels.modes import DispatchMode
 
 GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
@@ -61,7 +63,7 @@ class _Calls(TorchFunctionMode):
             self.running.pop()
 
 
-class Births(private.DispatchMode):
+class Births(DispatchMode):
     """Records each new storage, and which are copies of those in `parameters`; raises for those in `foreign`."""
 
     def __init__(self, parameters: set[int], foreign: Set[int], scopes: list[str]) -> None:
@@ -129,7 +131,7 @@ class Recorder:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for module, name in self._named().items():
-                stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
+                stack.callback(module.register_forward_pre_hook(partial(self._enter, name), prepend=True).remove)
                 leave = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(leave.remove)
             stack.enter_context(private.functions_seen())
@@ -191,11 +193,8 @@ class Recorder:
         listed = () if self.model is None else outside_graphs(self.model)
         return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
-    def _entering(self, name: str) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
-            self._scopes.append(name)
-
-        return enter
+    def _enter(self, name: str, *_: Any) -> None:
+        self._scopes.append(name)
 
     def _leave(self, *_: Any) -> None:
         self._scopes.pop()

@@ -10,21 +10,21 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.operations import operations
 from actfit.kernels.memory.storages import operand_storages, storages, tensors
+from actfit.kernels.modes import DispatchMode
 
 Loss = Callable[..., Tensor]
 
 
-class Living(private.DispatchMode):
+class Living(DispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
-    Counts the `operations` of products as well, see `kernels.memory.operations`.
+    Counts the `operations` of products as well, see `actfit.kernels.memory.operations`.
     Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
     """
 

@@ -91,13 +91,7 @@ def build(
     return (model, (), inputs) if isinstance(recipe.model, str) else (model, tuple(inputs.values()), {})
 
 
-def narrow(
-    name: str,
-    *,
-    dtype: torch.dtype | None = None,
-    attention: str = "sdpa",
-    act: str | None = None,
-) -> Built:
+def narrow(name: str, *, dtype: torch.dtype | None = None, attention: str = "sdpa", act: str | None = None) -> Built:
     """A narrow copy of a model: modules of the same names, few elements, a batch of four; options as of `build`.
 
     It runs for real in a moment, and replaces the model where values are needed. A user's function has no narrow copy:

@@ -1,4 +1,4 @@
-"""Properties of a function of the catalogue: computed by codegen, stored in `kernels.generated.functions`."""
+"""Properties of a function of the catalogue: computed by codegen, stored in `actfit.kernels.generated.functions`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class FunctionInfo:
     tables
         Few-bit tables: bits stored, by the bits that were asked for.
     elements
-        Names of the functions in `kernels.generated.<name>_triton`.
+        Names of the functions in `actfit.kernels.generated.<name>_triton`.
     cuts
         For invact with two bits, by dtype: the output where the second bit does not tell how y was rounded.
     """

@@ -143,7 +143,7 @@ class KernelSpec:
         return self.method.stored_bits(self.function)
 
     def elements(self, dtype: str) -> Elements:
-        """The names of the element functions in `kernels.generated`; that of forward instead of those not needed."""
+        """Names of the element functions in `actfit.kernels.generated`; that of forward instead of those not needed."""
         forward, encode, decode = self.method.elements(self.function)
         return Elements(*(self.function.element(name or forward, dtype) for name in (forward, encode, decode)))
 

@@ -23,7 +23,7 @@ class Planned(EveryTensor):
     bits, rounding
         As of `EveryTensor`; the bits are for sites that are not in the plan.
     at_site
-        Bits by the names of sites, see `kernels.compression.cut.site_names`; None: the tensor is saved as it is.
+        Bits by the names of sites, see `actfit.kernels.compression.cut.site_names`; None: the tensor is saved as it is.
     """
 
     name: ClassVar[str] = "plan"

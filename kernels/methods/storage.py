@@ -10,7 +10,7 @@ class Storage:
     Attributes
     ----------
     name
-        STORAGE in `kernels.engine.templates.elementwise`.
+        STORAGE in `actfit.kernels.engine.templates.elementwise`.
     text
         What backward reads, for people; {bits} is the number of packed bits an element.
     like_input

@@ -31,14 +31,6 @@ def run(*arguments):
     return command.run(bench.PROG, lambda: bench.main(arguments))
 
 
-def test_totals_of_bytes_in_16_bits():
-    totals = {name: cases.moved("gelu", name, 2, N)["both"] / N for name in (*cases.RIVALS, *cases.OURS)}
-    assert totals["eager"] == 10
-    assert totals["invact"] == 10.25
-    for bits in (1, 2, 3, 4):
-        assert totals[f"fewbit-{bits}"] == 8 + bits / 4
-
-
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("name", ["eager", *cases.OURS])
 def test_bytes_kept_are_those_the_allocator_gives_out(name, dtype):

@@ -58,19 +58,6 @@ def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_emit_is_the_same_for_any_hash_seed():
-    texts = set()
-    for seed in ("1", "2"):
-        command = [sys.executable, "-m", "codegen", "emit", "--fn", "mish", "--method", "all"]
-        done = subprocess.run(
-            command, cwd=ROOT, env={"PYTHONHASHSEED": seed, "PATH": ""}, capture_output=True, check=True
-        )
-        texts.add(done.stdout)
-    assert len(texts) == 1
-    assert texts.pop().decode() == (generated.FOLDER / "mish_triton.py").read_text()
-
-
-@pytest.mark.slow
 def test_a_fit_of_ones_own(capsys, tmp_path):
     fit = tmp_path / "steep.json"
     words = ["--expr", "x*sigmoid(2*x)", "--name", "steep"]
@@ -158,10 +145,7 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
         (["emit", "--fn", "gelu", "--expr", "x"], "got both"),
         (["emit", "--fn", "gleu"], "unknown function 'gleu'; did you mean"),
         (["emit", "--fn", "gelu", "--method", "inwact"], "method must be one of forward-ad, fewbit, invact"),
-        (
-            ["emit", "--fn", "gelu", "--dtype", "float64"],
-            "dtype must be one of bfloat16, float16, float32, got",
-        ),
+        (["emit", "--fn", "gelu", "--dtype", "float64"], "dtype must be one of bfloat16, float16, float32, got"),
         (
             ["emit", "--fn", "gelu", "--bits", "2", "--dtype", "float32"],
             "method invact, 2 bits must have a formula for",
@@ -191,12 +175,7 @@ def test_bad_input_gets_one_line_and_code_2(words, message, capsys):
     assert err.startswith("codegen: ")
 
 
-HOSTILE = [
-    "exp(50*x)",
-    "1e200*tanh(1e200*x)",
-    "where(0 <= x, phi(1e308), min(x, 709))",
-    "4.9e-324*x",
-]
+HOSTILE = ["exp(50*x)", "1e200*tanh(1e200*x)", "where(0 <= x, phi(1e308), min(x, 709))", "4.9e-324*x"]
 
 
 @pytest.mark.slow

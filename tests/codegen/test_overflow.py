@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from actfit.codegen import infinities
 from actfit.codegen.__main__ import run
 from actfit.codegen.emulation import Emulation
-from actfit.codegen.module import primitive_function
+from actfit.codegen.module import primitives, with_primitives
 from actfit.codegen.overflow import points, reach
 from actfit.codegen.standalone import Request, emit
 from actfit.codegen.subject import DTYPES, Subject, of_catalogue
-from actfit.codegen.torch_primitives import TORCH
 from actfit.fitting.activations import from_expression, names
 from actfit.fitting.activations.calculus import values
 from actfit.fitting.activations.tape import Tape
@@ -107,15 +105,6 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
         assert torch.isnan(y[2])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", infinities.STOCK_NAN)
-def test_stock_functions_that_need_their_limits_are_emitted(name, dtype, tmp_path):
-    emitted = module(emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "torch"), tmp_path)
-    got, _ = emitted.forward_pass(torch.tensor([-np.inf, np.inf], dtype=TORCH_DTYPES[dtype]))
-    limits = of_catalogue(name).activation.limits
-    assert got.tolist() == [limits.left, limits.right]
-
-
 def test_a_quotient_that_vanishes_too_fast_is_refused():
     with pytest.raises(InputError, match="must not vanish so fast where it is 0/0"):
         _ = subject("(exp(x**30)-1)/x").forward
@@ -172,13 +161,12 @@ def test_the_catalogue_reaches_all_numbers_or_no_nan(name):
 @pytest.mark.parametrize("name", ["gelu", "mish", "gelu_tanh", "elu", "hardswish", "softsign"])
 def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
     from actfit.codegen import elements
-    from actfit.codegen.overflow import _with_primitives
 
     asked = Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",))
     x = points("float16")
     x = x[: len(x) // 8 * 8]
     functions = [elements.forward(asked.subject, "triton"), elements.derivative(asked.subject, "triton")]
-    emulation = Emulation(_with_primitives(dtype, "triton", functions))
+    emulation = Emulation({function.name: function for function in with_primitives(functions, dtype, "triton")})
     params = tuple(asked.subject.activation.params.values())
     given = torch.from_numpy(x).to(TORCH_DTYPES[dtype])
     with np.errstate(all="ignore"):
@@ -190,7 +178,8 @@ def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
 
 
 def test_the_emulation_sees_what_is_lost():
-    emulation = Emulation({"sech": primitive_function("sech", TORCH["sech"], jit=False)})
+    (sech,) = primitives(["sech"], "float32", "torch")
+    emulation = Emulation({"sech": sech})
     got = emulation.run("sech", np.array([0.0, 5.0, 100.0]))
     assert got.dtype == np.float32
     assert emulation.lost.tolist() == [False, False, True]

@@ -7,7 +7,7 @@ import torch
 
 from actfit.codegen import minimax
 from actfit.codegen.minimax import polynomial
-from actfit.codegen.module import primitive_function, primitives
+from actfit.codegen.module import TRITON_IMPORTS, primitives
 from actfit.codegen.polynomials import POLYNOMIALS, coefficients, tolerance
 from actfit.codegen.primitives import TRITON
 from actfit.codegen.subject import DTYPES
@@ -88,8 +88,8 @@ def compare(name, got, precision, subnormal=True):
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("name", UNARY)
 def test_triton_primitive(name, precision, tmp_path):
-    texts = [primitive_function(key, primitive).text() for key, primitive in primitives([name], precision).items()]
-    text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, KERNEL.format(name=name)])
+    texts = [primitive.text() for primitive in primitives([name], precision, "triton")]
+    text = "\n\n".join([TRITON_IMPORTS, *texts, KERNEL.format(name=name)])
     x = torch.from_numpy(points(name))
     y = torch.full_like(x, torch.nan)
     with np.errstate(all="ignore"):
@@ -102,8 +102,8 @@ def test_triton_primitive(name, precision, tmp_path):
 def test_torch_primitive(name, tmp_path):
     x = torch.from_numpy(points(name))
     if name in TORCH:
-        text = f"import torch\n\n\n{primitive_function(name, TORCH[name], jit=False).text()}\n"
-        y = getattr(module(text, tmp_path), name)(x)
+        (primitive,) = primitives([name], "float32", "torch")
+        y = getattr(module(f"import torch\n\n\n{primitive.text()}\n", tmp_path), name)(x)
     else:
         function = torch
         for part in NAMES[name].split(".")[1:]:
@@ -120,15 +120,14 @@ def test_torch_primitive(name, tmp_path):
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("precision", DTYPES)
 def test_clamps_pass_nan_on_and_powers_take_zero(precision, tmp_path):
-    called = primitives(["maximum", "minimum", "power"], precision)
     body = (
         "\n@triton.jit\ndef run(x_ptr, y_ptr, n: tl.constexpr):\n    at = tl.arange(0, n)\n"
         "    x = tl.load(x_ptr + at)\n"
         "    tl.store(y_ptr + at, maximum(x, 1.0))\n    tl.store(y_ptr + n + at, minimum(x, 1.0))\n"
         "    tl.store(y_ptr + 2 * n + at, power(tl.abs(x), 0.3333333333333333))\n"
     )
-    texts = [primitive_function(key, primitive).text() for key, primitive in called.items()]
-    text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, body])
+    texts = [primitive.text() for primitive in primitives(["maximum", "minimum", "power"], precision, "triton")]
+    text = "\n\n".join([TRITON_IMPORTS, *texts, body])
     x = torch.tensor([0.0, 27.0, torch.nan, -8.0])
     y = torch.empty(12)
     with np.errstate(all="ignore"):

@@ -26,18 +26,8 @@ def bump_fit() -> Document:
         "function": {"name": "bump", "expr": "x*sigmoid(beta*x)", "params": {"beta": 1.5}},
         "method": "fewbit",
         "options": {"bits": 2, "levels": "shared", "weight": "norm(0,2)", "domain": [-10, 10.0]},
-        "solution": {
-            "borders": [-3.1, -0.2, 1.1, 4.0],
-            "codes": [1, 0, 1, 2, 1],
-            "levels": [-0.1, 0.1, 1.05],
-        },
-        "error": {
-            "l2_squared": 0.3,
-            "linf": 0.2,
-            "linf_at": -0.2,
-            "lower_bound": 0.1,
-            "gap": (0.3 - 0.1) / 0.3,
-        },
+        "solution": {"borders": [-3.1, -0.2, 1.1, 4.0], "codes": [1, 0, 1, 2, 1], "levels": [-0.1, 0.1, 1.05]},
+        "error": {"l2_squared": 0.3, "linf": 0.2, "linf_at": -0.2, "lower_bound": 0.1, "gap": (0.3 - 0.1) / 0.3},
         "provenance": {
             "command": "python -m fitting.fewbit --fn bump --bits 2",
             "seed": 7,

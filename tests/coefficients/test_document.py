@@ -120,19 +120,6 @@ def test_the_table_above_leaves_no_field_out() -> None:
     assert {path for path, _ in WRONG} == set(paths(GOOD))
 
 
-@pytest.mark.parametrize("path", paths(GOOD), ids=spelled)
-def test_any_change_is_noticed_by_the_hash(path: tuple[str | int, ...]) -> None:
-    value: Any = GOOD
-    for key in path:
-        value = value[key]
-    if isinstance(value, float):
-        refusal(changed(GOOD, path, math.nextafter(value, 100)))
-    elif isinstance(value, str):
-        refusal(changed(GOOD, path, value + "x"))
-    elif isinstance(value, int):
-        refusal(changed(GOOD, path, value + 1))
-
-
 @pytest.mark.parametrize("path", [path for path in paths(GOOD) if isinstance(path[-1], str)], ids=spelled)
 def test_a_missing_or_renamed_field_is_refused(path: tuple[str | int, ...]) -> None:
     document = without(GOOD, path)
@@ -179,10 +166,7 @@ def test_seal_and_dumps_refuse_what_is_not_valid() -> None:
     with pytest.raises(CoefficientError, match=r"^version must be at least 1, got 0"):
         seal(relu_fit(), 0)
     with pytest.raises(CoefficientError, match=r"^solution.codes must use every level"):
-        seal(
-            changed(relu_fit(), ("solution", "levels"), [0.0, 1.0, 1.0]) | {"options": bump_fit()["options"]},
-            1,
-        )
+        seal(changed(relu_fit(), ("solution", "levels"), [0.0, 1.0, 1.0]) | {"options": bump_fit()["options"]}, 1)
     with pytest.raises(CoefficientError, match=r"^sha256 must be the hash"):
         dumps(changed(GOOD, ("provenance", "seed"), 8))
 

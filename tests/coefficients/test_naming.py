@@ -37,10 +37,7 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("first_name", "second_name"),
-    [
-        ("fewbit-5bit.v1", "fewbit-6bit.v1"),
-        ("invact-float16.v1", "invact-float32-published.v1"),
-    ],
+    [("fewbit-5bit.v1", "fewbit-6bit.v1"), ("invact-float16.v1", "invact-float32-published.v1")],
 )
 def test_exchanged_files_are_refused(
     first_name: str, second_name: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

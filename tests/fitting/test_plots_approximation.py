@@ -8,11 +8,7 @@ from matplotlib.axes import Axes
 from actfit.fitting.activations import get
 from actfit.fitting.approximation import compare, few_bits
 from actfit.fitting.invact.error_floor import information_floor
-from actfit.fitting.plots import (
-    bits_figure,
-    error_figure,
-    overview_figure,
-)
+from actfit.fitting.plots import bits_figure, error_figure, overview_figure
 from actfit.fitting.weights import parse_weight
 from tests.fitting.drawings import drawn, legend
 

@@ -10,11 +10,7 @@ from matplotlib.figure import Figure
 from actfit.fitting.activations import get
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.solve import Fit, fit
-from actfit.fitting.plots import (
-    check_path,
-    fewbit_figure,
-    save,
-)
+from actfit.fitting.plots import check_path, fewbit_figure, save
 from tests.fitting.drawings import drawn
 
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

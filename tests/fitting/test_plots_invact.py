@@ -7,11 +7,7 @@ from actfit.fitting.activations import get
 from actfit.fitting.errors import InputError
 from actfit.fitting.invact import solve as invact
 from actfit.fitting.invact.error_floor import information_floor
-from actfit.fitting.plots import (
-    floor_figure,
-    invact_figure,
-    root_figure,
-)
+from actfit.fitting.plots import floor_figure, invact_figure, root_figure
 from actfit.fitting.weights import parse_weight
 from tests.fitting.drawings import drawn, legend
 

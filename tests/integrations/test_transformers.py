@@ -32,7 +32,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses(trainer)
 
 
-@pytest.mark.parametrize("given", [{}, {"bits": 8}, {"fit": 0.3}, {"policy": "invact"}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"bits": 8}, {"fit": 0.3}], ids=str)
 def test_a_training(given: dict[str, Any], stock: list[float], tmp_path: Path, capsys: Any) -> None:
     """Planning and measuring draw nothing from the data and from random numbers: dropout is stock's."""
     model = model_of(dropout=0.1)
@@ -42,9 +42,7 @@ def test_a_training(given: dict[str, Any], stock: list[float], tmp_path: Path, c
     assert line == callback.compression.line
     if not given:
         assert found == stock
-    elif "policy" not in given:  # whose kernels round activations
-        assert found[0] == stock[0]
-    assert found[0] == pytest.approx(stock[0], rel=2**-8)  # of bfloat16
+    assert found[0] == stock[0]
     # Losses fall from the logarithm of the number of words; codes must not take away a tenth of that fall.
     assert abs(found[-1] - stock[-1]) <= 0.1 * (stock[0] - stock[-1])
     assert re.search(r"[\d.]+ [KM]iB", line)

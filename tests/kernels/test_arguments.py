@@ -1,5 +1,6 @@
 """Arguments that are accepted and refused, the messages, and users' own tables."""
 
+import inspect
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +14,7 @@ from actfit import KernelError, functional
 from actfit.coefficients import load
 from actfit.coefficients.document import digest
 from actfit.fitting.fewbit.__main__ import run
-from actfit.kernels.functional import activation
+from actfit.kernels.activation import activation
 from actfit.kernels.methods.functions import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,22 @@ def test_parameters_go_by_name_with_and_without_gradient():
             y = activation("hardtanh", x, max_val=0.5, method=method)
             assert torch.equal(y, torch.nn.functional.hardtanh(x, max_val=0.5))
             assert torch.equal(activation("threshold", x, method=method), torch.nn.functional.threshold(x, 0.1, 20.0))
+
+
+MODULES = {name.lower(): getattr(torch.nn, name) for name in dir(torch.nn)}  # their functions may have no signature
+NAMES = [name for name in FUNCTIONS if name.replace("_", "") in MODULES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_are_torchs(name):
+    """Their names, order and defaults; ours come after them, by keyword alone."""
+    theirs = inspect.signature(MODULES[name.replace("_", "")]).parameters.values()
+    named = [each for each in theirs if each.kind is each.POSITIONAL_OR_KEYWORD]  # not *args of what takes none
+    theirs = [(each.name, each.default) for each in named if each.name not in ("inplace", "min_value", "max_value")]
+    first, *ours = inspect.signature(getattr(functional, name)).parameters.values()
+    assert first.name == "input"
+    assert [(each.name, each.default) for each in ours[: len(theirs)]] == theirs
+    assert {each.kind for each in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 @pytest.mark.slow

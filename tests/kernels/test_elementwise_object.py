@@ -170,7 +170,9 @@ def test_results_of_another_dtype_are_refused() -> None:
 
 
 def test_what_is_no_strided_tensor_is_refused() -> None:
-    with pytest.raises(KernelError, match=r"several: its tensor must be strided, got torch\.sparse_coo"):
+    with pytest.raises(
+        KernelError, match=r"several: its first argument must be a strided tensor, got torch\.sparse_coo"
+    ):
         several(torch.ones(3, 3).to_sparse())
     with pytest.raises(KernelError, match="several: its first argument must be a tensor, got float"):
         several(3.0)

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 
 import actfit
 from actfit import compress
-from actfit.kernels.functional import activation
+from actfit.kernels.activation import activation
 from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from tests.kernels.compression import graphs, models

@@ -27,8 +27,7 @@ METHODS = [("forward-ad", 0), ("fewbit", 3), ("invact", 0), ("invact", 2)]  # an
 def emitted(name: str, method: str, bits: int, dtype: str, folder: Path) -> ModuleType:
     try:
         return module(
-            emit(Request(of_catalogue(name), spec(name, method, bits).method, dtype, ("python",)), "triton"),
-            folder,
+            emit(Request(of_catalogue(name), spec(name, method, bits).method, dtype, ("python",)), "triton"), folder
         )
     except InputError as error:
         if "python-flint must be installed" not in str(error):

@@ -123,10 +123,7 @@ def test_other_dtypes_are_refused(use: str, dtype: torch.dtype, grad: bool) -> N
 
 
 @pytest.mark.parametrize("value", [3.0, None, [1.0, 2.0, 3.0]], ids=str)
-@pytest.mark.parametrize(
-    "use",
-    USES,
-)
+@pytest.mark.parametrize("use", USES)
 def test_what_is_no_tensor_is_refused(use: str, value: object) -> None:
     with pytest.raises(KernelError, match=f"must be a tensor, got {type(value).__name__}"):
         USES[use](value)

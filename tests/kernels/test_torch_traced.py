@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import actfit
 from actfit import functional, saved_bytes
-from actfit.kernels.functional import activation
+from actfit.kernels.activation import activation
 from actfit.kernels.methods.functions import FUNCTIONS
 
 pytestmark = pytest.mark.usefixtures("afresh")
@@ -71,6 +71,8 @@ def as_by_ops(
     times numbers whose sum is below 8 here; `rounded` is eps of a narrower intermediate dtype, if there is one.
     """
     compiled, plain = both_passes(torch.compile(run, backend="aot_eager", **compile_options), x), both_passes(run, x)
+    if [tensor.stride() for tensor in compiled] != [tensor.stride() for tensor in plain]:
+        return False
     if not options.get("method", "invact").startswith("invact"):
         return same(compiled, plain)
     rounded = max(rounded, torch.finfo(x.dtype).eps)
@@ -98,9 +100,9 @@ def numbers(dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["fewbit-8"], TRACED["forward-ad"]])
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
 def test_every_function_gives_what_the_ops_give(options: dict) -> None:
-    """Special values included."""
+    """Special values included. Tables of more than 4 bits are those of `test_cells`."""
     functions = [name for name, info in FUNCTIONS.items() if options["method"] != "fewbit" or info.bounded_derivative]
 
     def run(x: Tensor) -> Tensor:
@@ -110,11 +112,16 @@ def test_every_function_gives_what_the_ops_give(options: dict) -> None:
     assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_(), options)
 
 
+# Each kind in a narrow and a wide dtype, each dtype by two kinds or more.
+WIDE, NARROW = (torch.float64, torch.float32), (torch.bfloat16, torch.float16)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-@each_kind
-def test_special_values(options: dict, dtype: torch.dtype) -> None:
-    assert as_by_ops(actfit.nn.GELU(**options), numbers(dtype), options)
+@pytest.mark.parametrize("width", ["narrow", "wide"])
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
+def test_special_values(kind: str, width: str) -> None:
+    options, place = TRACED[kind], OF_EACH_KIND.index(kind) % 2
+    assert as_by_ops(actfit.nn.GELU(**options), numbers((NARROW if width == "narrow" else WIDE)[place]), options)
 
 
 @pytest.mark.slow
@@ -152,7 +159,7 @@ def test_inductor_marks_outputs(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["fewbit-5"], TRACED["forward-ad"]])
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-5"]])
 def test_any_shape_and_strides(options: dict) -> None:
     net = actfit.nn.GELU(**options)
     images = torch.randn(2, 8, 5, 6).to(memory_format=torch.channels_last)
@@ -163,10 +170,13 @@ def test_any_shape_and_strides(options: dict) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [24, 5])  # bits are padded where 8 divides no number of elements
-@each_kind
-def test_a_number_of_rows_that_varies(options: dict, width: int) -> None:
+# Of width 5, bits are padded for some numbers of rows; of width 24, for none.
+@pytest.mark.parametrize(
+    ("kind", "width"), [(kind, width) for kind in OF_EACH_KIND for width in (24, 5) if width == 5 or "-" not in kind]
+)
+def test_a_number_of_rows_that_varies(kind: str, width: int) -> None:
     """Compiled once, whether 8 divides the number of elements or not."""
+    options = TRACED[kind]
     net = actfit.nn.GELU(**options)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     for rows in (6, 9, 16, 33):
@@ -216,7 +226,7 @@ def test_inductor_decodes_what_it_encoded(bits: int, shape: tuple[int, int]) -> 
 
 
 @pytest.mark.slow
-@each_kind
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"]])
 def test_checkpointed_in_compiled_code(options: dict) -> None:
     net = nn.Sequential(nn.Linear(8, 24), actfit.nn.GELU(**options), nn.Linear(24, 8))
     assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True), options)
@@ -224,7 +234,7 @@ def test_checkpointed_in_compiled_code(options: dict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@each_kind
+@pytest.mark.parametrize("options", [TRACED["fewbit-5"], TRACED["forward-ad"]])
 def test_autocast_and_graph_breaks(options: dict) -> None:
     net = nn.Sequential(nn.Linear(8, 24), actfit.nn.GELU(**options), nn.Linear(24, 8))
 
@@ -273,13 +283,6 @@ def test_layers_are_plain_operations_and_save_what_they_save_in_eager(make: Call
     assert saved_bytes(torch.compile(net, backend=seen.backend), x).total == bits * 40 * 64 // 8
     assert saved_bytes(net, x).total == bits * 40 * 64 // 8
     assert not seen.ours()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", ["swiglu", "act-linear-3"])
-def test_inductor_saves_of_layers_what_they_save_in_eager(layer: str) -> None:
-    make, bits = LAYERS[layer]
-    assert saved_bytes(torch.compile(make()), torch.randn(40, 16)).total == bits * 40 * 64 // 8
 
 
 @pytest.mark.slow

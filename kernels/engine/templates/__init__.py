@@ -11,10 +11,10 @@ FILES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 
 
 def elementwise_source() -> str:
-    """The text of `kernels.engine.templates.elementwise`."""
+    """The text of `actfit.kernels.engine.templates.elementwise`."""
     return (_ENGINE / "templates" / "elementwise.py").read_text(encoding="utf-8")
 
 
 def planes_source() -> str:
-    """The text of `kernels.engine.planes`: bit planes in PyTorch."""
+    """The text of `actfit.kernels.engine.planes`: bit planes in PyTorch."""
     return (_ENGINE / "planes.py").read_text(encoding="utf-8")

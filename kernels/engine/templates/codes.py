@@ -1,9 +1,9 @@
-"""The kernels of K-bit codes: `kernels.engine.reference_codes` says what each computes.
+"""The kernels of K-bit codes: `actfit.kernels.engine.reference_codes` says what each computes.
 
-Those that find the ranges of groups are in `kernels.engine.templates.groups`.
+Those that find the ranges of groups are in `actfit.kernels.engine.templates.groups`.
 
-Rows, programs and bit planes are those of `kernels.engine.templates.elementwise`: eight consecutive elements a row,
-ROWS of them a program, offsets of 64 bits, float32 until the store. They run without fused multiply-adds, so
+Rows, programs and bit planes are those of `actfit.kernels.engine.templates.elementwise`: eight consecutive elements a
+row, ROWS of them a program, offsets of 64 bits, float32 until the store. They run without fused multiply-adds, so
 that each operation rounds as it does in the reference.
 
 Element i has entry (i // group_size) % length of a vector. PLACES says where the entries of a row's elements are, so

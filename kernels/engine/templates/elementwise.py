@@ -1,7 +1,7 @@
 """The element-wise kernels, written once for all functions and methods: forward and backward.
 
-FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated`. STORAGE says what backward reads, see
-`kernels.methods.storage`:
+FORWARD, ENCODE and DECODE are functions of one element, from `actfit.kernels.generated`. STORAGE says what backward
+reads, see `actfit.kernels.methods.storage`:
 
     derivative      f'(x) itself: ENCODE(x)
     output          y alone: f' is DECODE(y)

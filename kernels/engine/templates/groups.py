@@ -1,4 +1,4 @@
-"""The kernels that find the ranges of groups, as `kernels.engine.reference_codes` does; one encodes neighbours, too.
+"""The kernels that find ranges of groups, as `actfit.kernels.engine.reference_codes` does; one encodes neighbours.
 
 Ends are integers in the order of the numbers until they are known: so NaNs count. They run without fused
 multiply-adds, so that each operation rounds as it does in the reference.

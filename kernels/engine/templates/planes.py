@@ -1,4 +1,4 @@
-"""Bit planes in Triton kernels, as `kernels.engine.planes` has them in PyTorch."""
+"""Bit planes in Triton kernels, as `actfit.kernels.engine.planes` has them in PyTorch."""
 
 import triton
 import triton.language as tl

@@ -27,7 +27,7 @@ def _load_part(x_ptr, run, part, n, WHOLE: tl.constexpr, RUN: tl.constexpr):
 
 @triton.jit
 def store_planes_of_runs(planes_ptr, code, run, n, WHOLE: tl.constexpr, BITS: tl.constexpr, RUN: tl.constexpr):
-    """As `kernels.engine.templates.planes.store_planes`, of [RUNS, RUN] codes; one store a run and plane if WHOLE."""
+    """As `store_planes` of the planes beside this, of [RUNS, RUN] codes; one store a run and plane if WHOLE."""
     bytes_of_run: tl.constexpr = RUN // 8
     code = tl.reshape(code, [run.shape[0], bytes_of_run, 8])
     place = tl.arange(0, bytes_of_run)[None, :]

@@ -146,10 +146,7 @@ def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ("--dry", "--steps", "speed,memory"),
-            "steps must be of tests, speed, memory, models, got 'speed,memory'",
-        ),
+        (("--dry", "--steps", "speed,memory"), "steps must be of tests, speed, memory, models, got 'speed,memory'"),
         (("--dry", "--steps", " "), "steps must be of tests, speed, memory, models, got ' '"),
         (("--dry", "--limit", "soon"), "limit must be a whole number from 1 to 86400, got 'soon'"),
         ((), "device must be there, got 'cuda', and torch sees no GPU"),

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from actfit.coefficients import command
 from benchmarks import pages, report, rows
-from benchmarks.gpu import models, progress
+from benchmarks.gpu import progress
 from benchmarks.gpu.steps import STEPS, parts
 from tests.benchmarks.gpu.machine import ROOT, WITHOUT, environment
 
@@ -69,15 +68,3 @@ def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(resu
         (folder / path.name).write_text(as_of_a_gpu(path.read_text()))
     for name in ("compression", "gpu-models", "gpu-speed", "kernel-times", "rivals"):
         assert "nvidia-h200" in report.SECTIONS[name](), name
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
-def test_whole_models_keep_less_exactly_and_still_less_in_few_bits():
-    failed: list[str] = []
-    groups = models.models(["llama-bare"], models.QUICK_WAYS, torch.device("cpu"), True, failed)
-    medians = {rows[0].implementation: {row.what: row.median for row in rows} for rows in groups}
-    assert not failed
-    eager, exact, coded, checkpoint = (medians[way] for way in models.QUICK_WAYS)
-    assert eager["error"] == exact["error"] == checkpoint["error"] == 0 < coded["error"]
-    assert coded["kept"] < exact["kept"] < eager["kept"]
-    assert {"peak", "first step", "step"} < set(coded)

@@ -257,10 +257,7 @@ def test_roots_are_good_to_fifty_digits_and_zero_is_zero():
     assert [float(root) for root in near] == [1e-7]
 
 
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [("(relu(x + 1)*x)**softsign(Phi(1e-300))", -2), ("1e200*tanh(1e200*x)", 0)],
-)
+@pytest.mark.parametrize(("text", "at"), [("(relu(x + 1)*x)**softsign(Phi(1e-300))", -2), ("1e200*tanh(1e200*x)", 0)])
 def test_non_finite_numbers_of_a_derivative(text, at):
     """0**c, whose derivative has a NaN in it, and 1e400: not finite in any arithmetic, and no exception."""
     (piece, *_) = (piece for piece in from_expression(text).pieces if piece.lo < at <= piece.hi or at < piece.hi)

@@ -12,14 +12,7 @@ from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.weights import from_callable, from_samples
 from tests.fitting.fewbit.references import DERIVATIVES, GAP, HI, LO, fitted
 
-WEIGHTS = [
-    "norm",
-    "cauchy",
-    "beta(0.5,0.5)",
-    "gamma(0.1)",
-    "lognorm(1)",
-    "laplace",
-]
+WEIGHTS = ["norm", "cauchy", "beta(0.5,0.5)", "gamma(0.1)", "lognorm(1)", "laplace"]
 
 
 @pytest.mark.slow

@@ -101,11 +101,7 @@ def test_few_samples_against_every_partition(samples, name, bits):
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
-    st.sampled_from(sorted(DERIVATIVES)),
-    st.integers(1, 3),
-    st.floats(-7, 0),
-    st.integers(0, 2**32 - 1),
-    st.booleans(),
+    st.sampled_from(sorted(DERIVATIVES)), st.integers(1, 3), st.floats(-7, 0), st.integers(0, 2**32 - 1), st.booleans()
 )
 def test_no_function_is_below_the_bound(name, bits, decades, seed, shared):
     """Random functions, from far off to very near the optimum, by a midpoint rule of 100,000 points."""

@@ -48,11 +48,7 @@ CASES = {
         "fewbit-1bit-a=1e-09-b=2.0",
         "--expr 'where(x < 0, a*x, b*x)' --name knee --param b=2.0 --param a=1e-09 --bits 1",
     ),
-    "two minuses": (
-        lambda: fit(from_expression("--x", "same"), 1),
-        "fewbit-1bit",
-        "--expr=--x --name same --bits 1",
-    ),
+    "two minuses": (lambda: fit(from_expression("--x", "same"), 1), "fewbit-1bit", "--expr=--x --name same --bits 1"),
 }
 
 

@@ -87,17 +87,6 @@ def test_bad_input_in_a_sweep_is_one_line(few: None, capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "fewbit: weight norm must not be zero on all of [100, 200]\n")
 
 
-@pytest.mark.slow
-def test_two_workers_make_the_same_files(
-    few: None, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert command.run(["--all"]) == 0
-    printed, alone = capsys.readouterr().out, contents()
-    assert again(("--all", "--jobs", "2"), folder / "two", monkeypatch) == 0
-    assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "two")), "")
-    assert contents() == alone
-
-
 # a Dask cluster
 
 
@@ -117,14 +106,13 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_makes_the_same_files(
-    few: None, cluster: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_workers_and_a_cluster_make_the_same_files(few, cluster, folder, capsys, monkeypatch):
     assert command.run(["--all"]) == 0
     printed, alone = capsys.readouterr().out, contents()
-    assert again(("--all", "--scheduler", cluster), folder / "cluster", monkeypatch) == 0
-    assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "cluster")), "")
-    assert contents() == alone
+    for name, words in (("two", ("--jobs", "2")), ("cluster", ("--scheduler", cluster))):
+        assert again(("--all", *words), folder / name, monkeypatch) == 0
+        assert capsys.readouterr() == (printed.replace(str(folder), str(folder / name)), "")
+        assert contents() == alone
     done = python(
         "-m", "actfit.fitting.fewbit", "--all", "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200"
     )

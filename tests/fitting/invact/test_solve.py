@@ -100,12 +100,7 @@ def test_a_formula_is_read_back_as_it_was_spelled(words, signs, around):
 
 @pytest.mark.slow
 @settings(max_examples=8)
-@given(
-    st.floats(0.2, 5.0),
-    st.floats(0.2, 5.0),
-    st.sampled_from([1, -1]),
-    st.sampled_from(["sigmoid", "Phi"]),
-)
+@given(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.sampled_from([1, -1]), st.sampled_from(["sigmoid", "Phi"]))
 def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, gate):
     # 1 % of the largest derivative: what a handful of constants reach, whatever the scales.
     activation = from_expression(f"a*x*{gate}(b*x)", "relative", {"a": sign * a, "b": b})

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actfit import Handle, compress
+from actfit.kernels.activation import activation
 from actfit.kernels.errors import KernelError
-from actfit.kernels.functional import activation
 from actfit.kernels.graph.ways.policies import POLICIES, method_of, way_of
 from tests.kernels.graph.nets import WIDTH, assert_same, batch
 

@@ -33,8 +33,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "masked", "rows"),
-    [(torch.bfloat16, False, 20), (torch.float32, False, 32), (torch.bfloat16, True, 32)],
+    ("dtype", "masked", "rows"), [(torch.bfloat16, False, 20), (torch.float32, False, 32), (torch.bfloat16, True, 32)]
 )
 def test_attention_keeps_no_square_on_cuda(dtype: torch.dtype, masked: bool, rows: int) -> None:
     x = torch.randn(2, 3, 20, 8, dtype=dtype, requires_grad=True)

@@ -180,12 +180,3 @@ def test_bad_input_is_one_line(words: str, message: str) -> None:
         main(words.split())
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_bad_input_ends_with_status_2() -> None:
-    done = run("--model", "mpl")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("memory: model must be one of bert, ")
-    assert done.stderr.count("\n") == 1
-    assert run().returncode == 2

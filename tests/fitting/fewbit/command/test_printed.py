@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 
@@ -88,10 +87,3 @@ def test_csv_holds_every_digit(fewbit: Command) -> None:
     assert [float(row["to"]) for row in table] == [*solution["borders"], 10.0]
     assert [int(row["code"]) for row in table] == solution["codes"]
     assert [float(row["level"]) for row in table] == [solution["levels"][code] for code in solution["codes"]]
-
-
-def test_json_is_the_file_of_whatever_version(fewbit: Command) -> None:
-    fewbit("--expr", "x**2", "--bits", "1")
-    out = fewbit("--expr", "x**3", "--bits", "1", "--format", "json")[1]
-    assert out == Path("actfit/coefficients/custom/fewbit-1bit.v2.json").read_text("ascii")
-    assert json.loads(out)["version"] == 2

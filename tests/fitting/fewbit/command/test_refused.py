@@ -28,10 +28,7 @@ REFUSED: list[tuple[str, str]] = [
     ),
     *(
         (f"{what} --domain {ends}", f"domain must be two finite numbers, the lower first, got {ends}")
-        for what, ends in (
-            *(("--fn gelu --bits 1", ends) for ends in ("1 1", "0 nan", "-inf inf")),
-            ("--all", "1 0"),
-        )
+        for what, ends in (*(("--fn gelu --bits 1", ends) for ends in ("1 1", "0 nan", "-inf inf")), ("--all", "1 0"))
     ),
     *(
         (

@@ -97,16 +97,6 @@ def test_csv_is_the_front_with_every_digit(invact: Command) -> None:
     assert float(best["linf_at"]) == document["error"]["linf_at"]
 
 
-def test_a_file_is_good(invact: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invact(*MISH, "--out", "x.json", "--quiet") == (0, "", "")
-    assert run_coefficients(["check", "x.json"]) == 0
-    others = len(stored("x.json")["solution"]["front"]) - 1
-    assert capsys.readouterr().out.splitlines() == [
-        f"x.json: ok; not verified: {others} other rows of solution.front, as their formulas are not stored",
-        "1 file, 0 bad, 1 verified in part",
-    ]
-
-
 def test_the_list(invact: Command, capsys: pytest.CaptureFixture[str]) -> None:
     invact(*MISH)
     assert run_coefficients(["list", "--root", "actfit/coefficients"]) == 0

@@ -183,9 +183,7 @@ def test_a_hall_of_fame_that_is_not_text_or_not_there(tmp_path):
 
 @pytest.mark.parametrize(
     "equation",
-    [
-        *("__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "x0.__class__", "(" * 5000),
-    ],
+    [*("__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "x0.__class__", "(" * 5000)],
     ids=lambda equation: equation[:30],
 )
 def test_an_equation_is_never_run(tmp_path, monkeypatch, equation):
