@@ -46,6 +46,9 @@ NAMES = {
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
     "TracingContext": "torch._guards.TracingContext",
+    "TensorWeakRef": "torch.utils.weak.TensorWeakRef",
+    "WeakTensorKeyDictionary": "torch.utils.weak.WeakTensorKeyDictionary",
+    "top_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
     "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
     "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
@@ -192,6 +195,12 @@ def exporting() -> bool:
 def in_transform() -> bool:
     """Whether a transform of torch.func is active; Dynamo can follow this function."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def saved_tensors_are_packed() -> bool:
+    """Whether hooks of others than `Recorder`, which holds the tensors themselves, pack what autograd saves."""
+    hooks = _private("top_hooks")(True)
+    return hooks is not None and not getattr(hooks[0], "keeps_tensors", False)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from actfit.kernels.graph import private
 from actfit.kernels.graph.again import Inputs
 from actfit.kernels.graph.execute import Run, execute, execute_backward
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.results import no_results, sharing
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
@@ -64,6 +65,8 @@ class Engine:
         Whether the cross-entropy of logits of many classes is computed some rows at a time.
     planned
         By site, the errors of decoded tensors that a plan goes by, and that are watched.
+    shares
+        Whether results that another block saves are recomputed, where they can be, from what the first one saves.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -75,6 +78,7 @@ class Engine:
     policy: str | None = None
     planned: dict[str, float] = field(default_factory=dict)
     chunked_loss: bool = False
+    shares: bool = False
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -83,6 +87,7 @@ class Engine:
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning, "torch")
         self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
+        self.results = no_results()
         self.runs = 0  # of forward graphs
         self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
@@ -143,7 +148,7 @@ class Engine:
         """What cuts the graphs of a module."""
         method = None if self.method is None else self.method.under(name)
         way = None if self.policy is None else way_of(self.policy)
-        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None)
+        return Partitioner(self.graphs, method, way, self.refused, self.watch if self.planned else None, self.shares)
 
     def inputs(self, name: str) -> Inputs:
         """How a module that backward runs again keeps what it is given."""
@@ -160,7 +165,7 @@ class Engine:
 
     def forward_run(self, module: Any, inputs: Any = ()) -> Run:
         """What runs a forward graph, and counts that."""
-        run, own = execute(module, inputs), weakref.ref(self)
+        run, own = sharing(module, execute(module, inputs), self.results), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
             engine = _alive(own)
@@ -174,10 +179,14 @@ class Engine:
         return counted
 
     def __reduce__(self) -> Any:
-        return Engine, (self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)  # it captures anew
+        return Engine, self._given  # it captures anew
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        return self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.shares
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = type(self)(self.method, self.recomputed, self.policy, self.planned, self.chunked_loss)
+        made = type(self)(*self._given)
         made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
         memo[id(self)] = made
         return made

@@ -178,7 +178,7 @@ def compress(
         if bits is not None:
             method = EveryTensor(bits, rounding or "nearest")
         chunked = bits is not None if chunked_loss is None else chunked_loss
-        engine = Engine(method, policy=policy if method is None else None, chunked_loss=chunked)
+        engine = Engine(method, policy=policy if method is None else None, chunked_loss=chunked, shares=True)
     else:
         plan = loaded(plan)
         plan.check_model(model)

@@ -21,6 +21,7 @@ from actfit.kernels.graph.norms import (
     with_exact_statistics,
     without_running_statistics,
 )
+from actfit.kernels.graph.results import share
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.apply import apply
 from actfit.kernels.graph.ways.way import Way
@@ -31,7 +32,7 @@ aten = torch.ops.aten
 DEAR = frozenset(
     [
         *(aten.sort, aten.topk, aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.unique_consecutive, aten.nonzero),
-        *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex, aten.embedding),
+        *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex),
         # Those that also change running statistics, and cannot do without.
         *(aten._batch_norm_with_update_functional, aten._batch_norm_with_update, aten.cudnn_batch_norm),
         *(aten.native_batch_norm, aten.miopen_batch_norm),
@@ -58,6 +59,8 @@ class Partitioner:
         With a way: activations that stay exact, and the reason, are added to these.
     watch
         With a plan: what is told of codes as they are made.
+    shares
+        Whether results that another block saves are recomputed, where they can be, from what this one saves.
     smallest
         The least number of elements of a tensor with codes.
     """
@@ -71,15 +74,17 @@ class Partitioner:
         way: Way | None = None,
         refused: dict[str, str] | None = None,
         watch: Watch | None = None,
+        shares: bool = False,
     ) -> None:
         self.graphs, self.method, self.way, self.watch = graphs, method, way, watch
+        self.shares = shares and method is None
         self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
-        outputs = options["num_fwd_outputs"]
+        outputs, static = options["num_fwd_outputs"], frozenset(options.get("static_lifetime_input_indices") or ())
         if self.way is not None:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
@@ -88,11 +93,12 @@ class Partitioner:
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
-            static = frozenset(options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
             cut = with_exact_scales(forward.graph, backward.graph, cut)
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
+        if self.shares:
+            share(forward, backward.graph, cut, static, is_dear)
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
