@@ -89,7 +89,6 @@ class Partitioner:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         forward, backward = private.recompute_all_but(is_dear, joint, inputs, **options)
         without_running_statistics(forward.graph, backward.graph, outputs)
-        with_rounded_dropout(backward.graph)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
@@ -99,6 +98,7 @@ class Partitioner:
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
         if self.shares:
             share(forward, backward.graph, cut, static, is_dear)
+        with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
@@ -127,13 +127,31 @@ class Partitioner:
         return Whole(layout) if isinstance(layout, str) else Bits(layout)
 
 
-def with_rounded_dropout(backward: fx.Graph) -> None:
-    """Let dropout on a CPU scale gradients by what eager scales by there: 1/(1 - p) in the tensor's own dtype."""
+def with_eager_dropout(forward: fx.Graph, backward: fx.Graph) -> None:
+    """Let dropout on a CPU scale as eager does there: by the quotient of 1 and 1 - p in the tensor's own dtype."""
+    for node in forward.find_nodes(op="call_function", target=aten.native_dropout.default):
+        x, p, train = node.args
+        value: Tensor = x.meta["val"]
+        if value.device.type == "cpu" and train and 0 < p < 1:
+            node.target, node.args = _dropout, (x, p, _scale(1 - p, value.dtype))
     for node in backward.find_nodes(op="call_function", target=aten.native_dropout_backward.default):
         gradient, mask, scale = node.args
         value = gradient.meta["val"]
-        if value.device.type == "cpu":
-            node.args = gradient, mask, float(torch.tensor(scale, dtype=value.dtype))
+        if value.device.type == "cpu" and scale:
+            node.args = gradient, mask, _scale(1 / scale, value.dtype)
+
+
+def _scale(probability: float, dtype: torch.dtype) -> float:
+    """1/probability as PyTorch computes it, in float32 for 16 bits; a quotient of floats may be rounded twice."""
+    wide = torch.promote_types(dtype, torch.float32)
+    quotient = 1 / float(torch.tensor(probability, dtype=wide))
+    return float(torch.tensor(float(torch.tensor(quotient, dtype=wide)), dtype=dtype))
+
+
+def _dropout(x: Tensor, p: float, scale: float) -> tuple[Tensor, Tensor]:
+    """As aten.native_dropout, by another scale."""
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
+    return x.mul(mask).mul_(scale), mask
 
 
 def is_dear(node: fx.Node) -> bool:
