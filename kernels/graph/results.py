@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor, fx
+from torch import SymInt, Tensor, fx
 
 from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
@@ -25,9 +25,6 @@ SHARING = "sharing"  # a key of what goes with a graph
 # Blocks in a row whose inputs are recomputed, each from the one before: one input of three is saved, and on average a
 # block's cheap operations run once more. Without a limit that would be as often as half the number of blocks.
 DEPTH = 2
-# Times as large as the parameters that it is computed from must a result be, as these are copied: they may change or,
-# as by FSDP, be freed after the block has run.
-COPIED = 8
 
 
 @dataclass(frozen=True)
@@ -38,15 +35,14 @@ class Recomputation:
     ----------
     place
         Of the result, among the graph's.
-    sources, copied
-        Names of nodes, and which of these are copied: parameters, buffers and sizes.
+    sources
+        Names of nodes: saved tensors, parameters, buffers and sizes.
     run
         Takes the sources, and gives the result.
     """
 
     place: int
     sources: tuple[str, ...]
-    copied: frozenset[str]
     run: Run
 
 
@@ -59,17 +55,16 @@ class Result:
         The number of results that are computed for it, one from the other.
     """
 
-    def __init__(self, y: Tensor, run: Run, sources: list[Any], copied: list[bool]) -> None:
+    def __init__(self, y: Tensor, run: Run, sources: list[Any]) -> None:
         self._run, self._y, self._version = run, private.TensorWeakRef(y), y._version
-        self._sources = [x if copy else private.TensorWeakRef(x) for x, copy in zip(sources, copied, strict=True)]
-        self._copied, self._versions = copied, [_version(x) for x in sources]
+        self._sources = [private.TensorWeakRef(x) if isinstance(x, Tensor) else (lambda x=x: x) for x in sources]
+        self._states = [_state(x) for x in sources]
         self.depth = 1 + max((x.result.depth for x in sources if hasattr(x, "result")), default=0)
 
     def placeholder(self) -> Tensor | None:
         """What is saved in its place, and holds what it is computed from; None: it must be saved itself."""
-        y = self._y()
-        sources = [x if copy else x() for x, copy in zip(self._sources, self._copied, strict=True)]
-        if self.depth > DEPTH or y._version != self._version or any(x is None for x in sources):
+        y, sources = self._y(), [source() for source in self._sources]
+        if self.depth > DEPTH or y._version != self._version or [_state(x) for x in sources] != self._states:
             return None
         empty: Any = y.new_empty(0)
         empty.result, empty.recompute = self, partial(self._recompute, sources)
@@ -79,17 +74,20 @@ class Result:
         y = self._y()
         if y is not None and y._version == self._version:  # somebody holds it
             return y.detach()  # type: ignore[no-any-return]
-        if [_version(x) for x in sources] != self._versions:
+        if [_state(x) for x in sources] != self._states:
             raise KernelError(
-                "the input of a compressed block must not be changed in place before backward, which reads it; give the"
-                " block a clone"
+                "inputs and weights of a compressed block must not be changed in place before backward, which reads"
+                " them; change clones, or call remove() of the model's handle"
             )
         (made,) = self._run([recomputed(x) for x in sources])
         return made  # type: ignore[no-any-return]
 
 
-def _version(x: Any) -> int:
-    return x._version if isinstance(x, Tensor) else 0
+def _state(x: Any) -> Any:
+    """The version of a tensor, and its bytes, which FSDP frees after a block has run; a size itself."""
+    if not isinstance(x, Tensor):
+        return x
+    return 0 if x.is_inference() else x._version, x.untyped_storage().nbytes()
 
 
 def recomputed(x: Any) -> Any:
@@ -145,9 +143,9 @@ def _recomputation(
     inside, sources, todo = set[fx.Node](), set[fx.Node](), [result]
     while todo:
         node = todo.pop()
-        if node.op == "placeholder" or node in kept:
+        if node in kept or node in fixed or isinstance(node.meta.get("val"), SymInt):
             sources.add(node)
-        elif is_dear(node) or is_product(node) or not is_pure(node):
+        elif node.op == "placeholder" or is_dear(node) or is_product(node) or not is_pure(node):
             return None
         elif node not in inside:
             inside.add(node)
@@ -163,14 +161,9 @@ def _recomputation(
     for node in [node for node in sources if not copies[node].users]:  # running statistics
         graph.erase_node(copies[node])
         sources.remove(node)
-    copied = {node for node in sources if node in fixed or node not in kept}
-    values = [node.meta["val"] for node in copied]
-    size = sum(hint(value.numel()) for value in values if isinstance(value, Tensor))
-    if size * COPIED > hint(result.meta["val"].numel()):
-        return None
     names = tuple(node.target for node in graph.find_nodes(op="placeholder"))
     run = execute(fx.GraphModule(forward, graph))
-    return Recomputation(place, names, frozenset(node.name for node in copied), run)
+    return Recomputation(place, names, run)
 
 
 def no_results() -> MutableMapping[Tensor, Result]:
@@ -184,11 +177,12 @@ def sharing(module: fx.GraphModule, run: Run, results: MutableMapping[Tensor, Re
     if not inputs and not recomputations:
         return run
     (last,) = module.graph.find_nodes(op="output")
-    places = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    placed = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     saved = {node.name: place for place, node in enumerate(last.args[0]) if isinstance(node, fx.Node)}
+    of_inputs = {name: placed[name] for found in recomputations for name in found.sources if name not in saved}
 
     def shared(given: list[Any]) -> Any:
-        copies = {name: given[places[name]] for found in recomputations for name in found.copied}
+        sources = {name: given[place] for name, place in of_inputs.items()}
         made = list(run(given))
         if private.saved_tensors_are_packed():
             return made
@@ -196,14 +190,14 @@ def sharing(module: fx.GraphModule, run: Run, results: MutableMapping[Tensor, Re
             known = results.get(made[saved[name]])
             empty = None if known is None else known.placeholder()
             made[saved[name]] = made[saved[name]] if empty is None else empty
-        copies = {name: x.detach().clone() if isinstance(x, Tensor) else x for name, x in copies.items()}
         for found in recomputations:
             for name in found.sources:
-                if name not in found.copied and made[saved[name]]._is_view():
-                    made[saved[name]] = made[saved[name]].detach()  # as autograd would, and save another tensor
-            sources = [copies[name] if name in found.copied else made[saved[name]] for name in found.sources]
+                if name in saved:
+                    x = made[saved[name]]
+                    # As autograd would, and save another tensor.
+                    sources[name] = made[saved[name]] = x.detach() if isinstance(x, Tensor) and x._is_view() else x
             y = made[found.place]
-            results[y] = Result(y, found.run, sources, [name in found.copied for name in found.sources])
+            results[y] = Result(y, found.run, [sources[name] for name in found.sources])
         return made
 
     return shared
