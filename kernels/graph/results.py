@@ -90,6 +90,11 @@ def _state(x: Any) -> Any:
     return 0 if x.is_inference() else x._version, x.untyped_storage().nbytes()
 
 
+def _plain(x: Any) -> Any:
+    """The tensor itself, or one that neither a view's base nor a graph goes with: autograd saves just this object."""
+    return x.detach() if isinstance(x, Tensor) and (x._is_view() or x.requires_grad) else x
+
+
 def recomputed(x: Any) -> Any:
     """What a saved tensor stands for."""
     return x.recompute() if hasattr(x, "recompute") else x
@@ -193,9 +198,7 @@ def sharing(module: fx.GraphModule, run: Run, results: MutableMapping[Tensor, Re
         for found in recomputations:
             for name in found.sources:
                 if name in saved:
-                    x = made[saved[name]]
-                    # As autograd would, and save another tensor.
-                    sources[name] = made[saved[name]] = x.detach() if isinstance(x, Tensor) and x._is_view() else x
+                    sources[name] = made[saved[name]] = _plain(made[saved[name]])
             y = made[found.place]
             results[y] = Result(y, found.run, [sources[name] for name in found.sources])
         return made
