@@ -68,19 +68,19 @@ class Result:
             return None
         empty: Any = y.new_empty(0)
         empty.result, empty.recompute = self, partial(self._recompute, sources)
-        return empty  # type: ignore[no-any-return]
+        return empty
 
     def _recompute(self, sources: list[Any]) -> Tensor:
         y = self._y()
         if y is not None and y._version == self._version:  # somebody holds it
-            return y.detach()  # type: ignore[no-any-return]
+            return y.detach()
         if [_state(x) for x in sources] != self._states:
             raise KernelError(
                 "inputs and weights of a compressed block must not be changed in place before backward, which reads"
                 " them; change clones, or call remove() of the model's handle"
             )
         (made,) = self._run([recomputed(x) for x in sources])
-        return made  # type: ignore[no-any-return]
+        return made
 
 
 def _state(x: Any) -> Any:
