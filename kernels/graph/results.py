@@ -148,7 +148,8 @@ def _recomputation(
     inside, sources, todo = set[fx.Node](), set[fx.Node](), [result]
     while todo:
         node = todo.pop()
-        if node in kept or node in fixed or isinstance(node.meta.get("val"), SymInt):
+        is_size = node.op == "placeholder" and isinstance(node.meta.get("val"), SymInt)
+        if node in kept or node in fixed or is_size:
             sources.add(node)
         elif node.op == "placeholder" or is_dear(node) or is_product(node) or not is_pure(node):
             return None
@@ -184,10 +185,11 @@ def sharing(module: fx.GraphModule, run: Run, results: MutableMapping[Tensor, Re
     (last,) = module.graph.find_nodes(op="output")
     placed = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     saved = {node.name: place for place, node in enumerate(last.args[0]) if isinstance(node, fx.Node)}
-    of_inputs = {name: placed[name] for found in recomputations for name in found.sources if name not in saved}
+    named = {name for found in recomputations for name in found.sources}
+    weights = {name: placed[name] for name in named.intersection(placed).difference(inputs)}  # and sizes
 
     def shared(given: list[Any]) -> Any:
-        sources = {name: given[place] for name, place in of_inputs.items()}
+        sources = {name: given[place] for name, place in weights.items()}
         made = list(run(given))
         if private.saved_tensors_are_packed():
             return made
@@ -195,10 +197,9 @@ def sharing(module: fx.GraphModule, run: Run, results: MutableMapping[Tensor, Re
             known = results.get(made[saved[name]])
             empty = None if known is None else known.placeholder()
             made[saved[name]] = made[saved[name]] if empty is None else empty
+        for name in named.difference(weights):
+            sources[name] = made[saved[name]] = _plain(made[saved[name]])
         for found in recomputations:
-            for name in found.sources:
-                if name in saved:
-                    sources[name] = made[saved[name]] = _plain(made[saved[name]])
             y = made[found.place]
             results[y] = Result(y, found.run, [sources[name] for name in found.sources])
         return made

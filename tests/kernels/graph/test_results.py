@@ -83,6 +83,17 @@ def test_bit_for_bit_around_and_between_blocks() -> None:
     both(Net(forward, *layers()))
 
 
+@pytest.mark.parametrize("kind", [PostNorm, Rectified])
+def test_sizes_that_change(kind: Callable[[], nn.Module]) -> None:
+    stock, ours = layers(kind), layers(kind)
+    handle = compress(ours)
+    for rows in (ROWS, 2 * ROWS, 3 * ROWS, ROWS):
+        got, expected = (outcome(model, batch(rows).requires_grad_()) for model in (ours, stock))
+        assert all(equal(*parts) for parts in zip(got, expected, strict=True))
+    assert len(handle.report.graphs) == 2  # the second for all sizes
+    assert kept(ours, batch(2 * ROWS)) == 2 * kept(ours)
+
+
 def test_a_graph_may_be_used_twice() -> None:
     model, x = layers(), batch(ROWS).requires_grad_()
     compress(model)
