@@ -11,7 +11,7 @@ from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import hint, layout_of
-from actfit.kernels.compression.nodes import is_drawn, is_product
+from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product
 from actfit.kernels.compression.splice import crossings
 from actfit.kernels.graph import private
 from actfit.kernels.graph.codes import put_codes
@@ -164,4 +164,12 @@ def is_dear(node: fx.Node) -> bool:
         return True
     if is_product(node):  # within a checkpoint of the user's own it is computed again, as that says
         return is_drawn(node) or "recompute" not in node.meta
+    if node.target is aten.embedding.default and not _is_table(arguments_of(node)["weight"]):
+        return True
     return is_drawn(node) or node.target.overloadpacket in DEAR
+
+
+def _is_table(node: fx.Node) -> bool:
+    """Whether it is an input that is only looked up: neither computed, nor changed in forward, as codebooks are."""
+    others = [user for user in node.users if user.target is not aten.embedding.default and user.op != "output"]
+    return node.op == "placeholder" and not others

@@ -154,6 +154,20 @@ def test_embeddings_are_looked_up_again() -> None:
     assert kept(model, words) <= before - 2
 
 
+def test_a_codebook_that_forward_changes_is_not_looked_up_again() -> None:
+    """As that of a VQ-VAE by moving averages: backward would read the new one."""
+
+    def forward(net: Net, x: Tensor) -> Any:
+        y = net[0](x)
+        found = nn.functional.embedding((y @ net.codes.mT).argmax(-1), net.codes)
+        with torch.no_grad():
+            net.codes.lerp_(torch.ones_like(net.codes), 0.1)
+        return net[1](torch.tanh(y + found))
+
+    codes = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(2))
+    both(Net(forward, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), codes=codes))
+
+
 @pytest.mark.parametrize("p", [0.04, 0.1, 0.15, 0.48, 0.88])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_dropout_scales_as_eager_does(p: float, dtype: torch.dtype) -> None:
