@@ -46,6 +46,9 @@ NAMES = {
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     # The state of tracers and of autograd.
     "TracingContext": "torch._guards.TracingContext",
+    "TensorWeakRef": "torch.utils.weak.TensorWeakRef",
+    "WeakTensorKeyDictionary": "torch.utils.weak.WeakTensorKeyDictionary",
+    "top_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
     "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
     "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
@@ -166,6 +169,12 @@ def in_transform() -> bool:
 def in_dispatch_mode() -> bool:
     """Whether a TorchDispatchMode is active, as that of `torch.utils.flop_counter`."""
     return bool(torch._C._len_torch_dispatch_stack())
+
+
+def saved_tensors_are_packed() -> bool:
+    """Whether hooks of others than `Recorder`, which holds the tensors themselves, pack what autograd saves."""
+    hooks = _private("top_hooks")(True)
+    return hooks is not None and not getattr(hooks[0], "keeps_tensors", False)
 
 
 def in_forward_ad() -> bool:

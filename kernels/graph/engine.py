@@ -18,6 +18,7 @@ from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.fusion import fused
 from actfit.kernels.graph.inductor import InductorPartitioner
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.results import no_results, sharing
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
@@ -69,6 +70,8 @@ class Engine:
         Whether the cross-entropy of logits of many classes is computed some rows at a time.
     planned
         By site, the errors of decoded tensors that a plan goes by, and that are watched.
+    shares
+        Whether results that another block saves are recomputed, where they can be, from what the first one saves.
     stock
         Modules that run as stock, and the reason.
     graphs
@@ -81,6 +84,7 @@ class Engine:
     planned: dict[str, float] = field(default_factory=dict)
     chunked_loss: bool = False
     compiles: bool = False
+    shares: bool = False
     stock: dict[str, str] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)
 
@@ -91,6 +95,7 @@ class Engine:
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning, "torch")
         self.kinds: dict[Hashable, int] = {}  # of modules of a class that may share graphs
         self.entries: dict[Any, Callable[..., Any]] = {}
+        self.results = no_results()
         self.runs = 0  # of forward graphs
         self.functions: list[Any] = []  # modes in which its graphs are traced
         self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
@@ -158,9 +163,9 @@ class Engine:
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         """What cuts the graphs of a module; `generates`: for which Inductor generates code, if it compiles them."""
         way = None if self.policy is None else way_of(self.policy)
-        watch = self.watch if self.planned else None
+        watch, shares = self.watch if self.planned else None, self.shares and not self.compiles
         kind = InductorPartitioner if self.compiles and generates else Partitioner
-        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles)
+        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, shares)
 
     def method_of(self, name: str) -> EveryTensor | None:
         """The method for the saved tensors in a module; None: exact, as where backward runs all of it again."""
@@ -181,7 +186,7 @@ class Engine:
 
     def forward_run(self, module: fx.GraphModule, run: Run) -> Run:
         """What runs a forward graph, and counts that."""
-        own = weakref.ref(self)
+        run, own = sharing(module, run, self.results), weakref.ref(self)
 
         def counted(given: list[Any]) -> Any:
             engine = _alive(own)
@@ -197,7 +202,7 @@ class Engine:
 
     @property
     def _given(self) -> tuple[Any, ...]:
-        return self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.compiles
+        return self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.compiles, self.shares
 
     def __reduce__(self) -> Any:
         return Engine, self._given  # it captures anew

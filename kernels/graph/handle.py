@@ -184,7 +184,7 @@ def compress(
             method = EveryTensor(bits, rounding or "nearest")
         chunked = bits is not None if chunked_loss is None else chunked_loss
         named = policy if method is None else None
-        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compiled))
+        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compiled), shares=True)
     else:
         plan = loaded(plan, compiled)
         plan.check_model(model)

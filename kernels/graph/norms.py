@@ -32,20 +32,26 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
     (last,) = forward.find_nodes(op="output")
     pairs = pairs_of(last.args[0][outputs:], backward)
     used = {placeholder for placeholder in pairs.values() if placeholder.users}
+    by_statistics_of_the_batch(backward)
     for node in reversed(backward.nodes):
         if node.op == "call_function" and not node.users and is_pure(node):  # as casts and copies of statistics
             backward.erase_node(node)
             continue
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
             node.args = (*node.args[:3], None, None, *node.args[5:])
-        if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
+    saved = without_unused(pairs, used)
+    last.args = ((*last.args[0][:outputs], *saved),)
+
+
+def by_statistics_of_the_batch(graph: fx.Graph) -> None:
+    """Let batch norms in training neither take running statistics nor give them."""
+    for node in graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_functional.default):
+        if node.args[5]:
             x, weight, bias, _, _, *others = node.args
             node.target, node.args = aten._native_batch_norm_legit.no_stats, (x, weight, bias, *others)
             for result in list(node.users):  # beyond the three that are left
                 if not result.users:
-                    backward.erase_node(result)
-    saved = without_unused(pairs, used)
-    last.args = ((*last.args[0][:outputs], *saved),)
+                    graph.erase_node(result)
 
 
 def with_exact_statistics(forward: fx.Graph, backward: fx.Graph, cut: Cut) -> Cut:

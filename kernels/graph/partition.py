@@ -13,7 +13,7 @@ from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import hint, layout_of
-from actfit.kernels.compression.nodes import is_drawn, is_product
+from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product
 from actfit.kernels.compression.splice import crossings
 from actfit.kernels.graph import private
 from actfit.kernels.graph.codes import put_codes
@@ -23,6 +23,7 @@ from actfit.kernels.graph.norms import (
     with_exact_statistics,
     without_running_statistics,
 )
+from actfit.kernels.graph.results import share
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.apply import apply
 from actfit.kernels.graph.ways.way import Way
@@ -33,7 +34,7 @@ aten = torch.ops.aten
 DEAR = frozenset(
     [
         *(aten.sort, aten.topk, aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.unique_consecutive, aten.nonzero),
-        *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex, aten.embedding),
+        *(aten.scatter_add, aten.scatter_reduce, aten.index_add, aten.index_put, aten.linalg_inv_ex),
         # Those that also change running statistics, and cannot do without.
         *(aten._batch_norm_with_update_functional, aten._batch_norm_with_update, aten.cudnn_batch_norm),
         *(aten.native_batch_norm, aten.miopen_batch_norm),
@@ -63,6 +64,8 @@ class Partitioner:
     compiles
         Whether the graphs are Inductor's: then PyTorch decides what backward computes again, as it knows what Inductor
         fuses, and may compute views and inputs of products, too.
+    shares
+        Whether results that another block saves are recomputed, where they can be, from what this one saves.
     smallest
         The least number of elements of a tensor with codes.
     """
@@ -77,8 +80,10 @@ class Partitioner:
         refused: dict[str, str] | None = None,
         watch: Watch | None = None,
         compiles: bool = False,
+        shares: bool = False,
     ) -> None:
         self.graphs, self.method, self.way, self.watch, self.compiles = graphs, method, way, watch, compiles
+        self.shares = shares and method is None
         self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
@@ -90,18 +95,20 @@ class Partitioner:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         divide = inductor.partition if self.compiles else partial(private.recompute_all_but, is_dear)
         forward, backward = divide(joint, inputs, **options)
+        # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
+        within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
+        static = frozenset(within or options.get("static_lifetime_input_indices") or ())
         without_running_statistics(forward.graph, backward.graph, outputs)
-        with_rounded_dropout(backward.graph)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
         else:
-            # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
-            within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
-            static = frozenset(within or options.get("static_lifetime_input_indices") or ())
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
             cut = with_exact_scales(forward.graph, backward.graph, cut)
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
+        if self.shares:
+            share(forward, backward.graph, cut, static, is_dear)
+        with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))
@@ -130,13 +137,31 @@ class Partitioner:
         return Whole(layout) if isinstance(layout, str) else Bits(layout)
 
 
-def with_rounded_dropout(backward: fx.Graph) -> None:
-    """Let dropout on a CPU scale gradients by what eager scales by there: 1/(1 - p) in the tensor's own dtype."""
+def with_eager_dropout(forward: fx.Graph, backward: fx.Graph) -> None:
+    """Let dropout on a CPU scale as eager does there: by the quotient of 1 and 1 - p in the tensor's own dtype."""
+    for node in forward.find_nodes(op="call_function", target=aten.native_dropout.default):
+        x, p, train = node.args
+        value: Tensor = x.meta["val"]
+        if value.device.type == "cpu" and train and 0 < p < 1:
+            node.target, node.args = _dropout, (x, p, _scale(1 - p, value.dtype))
     for node in backward.find_nodes(op="call_function", target=aten.native_dropout_backward.default):
         gradient, mask, scale = node.args
         value = gradient.meta["val"]
-        if value.device.type == "cpu":
-            node.args = gradient, mask, float(torch.tensor(scale, dtype=value.dtype))
+        if value.device.type == "cpu" and scale:
+            node.args = gradient, mask, _scale(1 / scale, value.dtype)
+
+
+def _scale(probability: float, dtype: torch.dtype) -> float:
+    """1/probability as PyTorch computes it, in float32 for 16 bits; a quotient of floats may be rounded twice."""
+    wide = torch.promote_types(dtype, torch.float32)
+    quotient = 1 / float(torch.tensor(probability, dtype=wide))
+    return float(torch.tensor(float(torch.tensor(quotient, dtype=wide)), dtype=dtype))
+
+
+def _dropout(x: Tensor, p: float, scale: float) -> tuple[Tensor, Tensor]:
+    """As aten.native_dropout, by another scale."""
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
+    return x.mul(mask).mul_(scale), mask
 
 
 def is_dear(node: fx.Node) -> bool:
@@ -149,4 +174,12 @@ def is_dear(node: fx.Node) -> bool:
         return True
     if is_product(node):  # within a checkpoint of the user's own it is computed again, as that says
         return is_drawn(node) or "recompute" not in node.meta
+    if node.target is aten.embedding.default and not _is_table(arguments_of(node)["weight"]):
+        return True
     return is_drawn(node) or node.target.overloadpacket in DEAR
+
+
+def _is_table(node: fx.Node) -> bool:
+    """Whether it is an input that is only looked up: neither computed, nor changed in forward, as codebooks are."""
+    others = [user for user in node.users if user.target is not aten.embedding.default and user.op != "output"]
+    return node.op == "placeholder" and not others

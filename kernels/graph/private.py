@@ -142,6 +142,11 @@ def recompute_all_but(
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
             for result in node.users:  # of several, tagged by a checkpoint that the user wrote
                 result.meta.pop("recompute", None)
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default):
+        # By position, a table makes PyTorch take this for a reduction, whose small result is worth saving.
+        weight, *others = node.args
+        names = ("indices", "padding_idx", "scale_grad_by_freq", "sparse")
+        node.args, node.kwargs = (), {"weight": weight, **dict(zip(names, others, strict=False)), **node.kwargs}
     values = {
         "ban_recompute_materialized_backward": False,
         "ban_recompute_not_in_allowlist": False,

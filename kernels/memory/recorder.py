@@ -39,7 +39,7 @@ class _Packed:
     def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
-        self.tensor = tensor.detach()  # else an output would hold its own graph
+        self.tensor = tensor.detach() if tensor.requires_grad else tensor  # else an output would hold its own graph
         self.saver, self.order = saver, order
         self.version = self.tensor._version
 
@@ -209,6 +209,8 @@ class Recorder:
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
             self._error = self._error or error
             return tensor
+
+    _pack.keeps_tensors = True  # type: ignore[attr-defined]
 
     def _saved_by(self, frame: FrameType) -> SavedBy:
         """The autograd.Function that saves, from the frame that called the hook; else torch's function."""
