@@ -15,7 +15,7 @@ RIVAL_WHATS = ("memory", "accuracy", "speed")
 COMPRESSION_WHATS, COMPRESSION_RUNS = ("bytes", "times"), 9
 FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2, 0.1)}  # plans, for a share of the bytes that eager keeps
 BY_INDUCTOR = {
-    f"{way}, compiled": way for way in ("compress exact", "compress 8 bits", "compress 4 bits", *FITTED)
+    f"{way} compiled": way for way in ("compress exact", "compress 8 bits", "compress 4 bits", *FITTED)
 }  # by the way that Inductor compiles
 COMPRESSION_WAYS = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),

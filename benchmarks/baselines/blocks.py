@@ -23,7 +23,7 @@ EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag"
 CHECKPOINT, LATE = "checkpoint", "checkpoint from the activation on"
 STOCK = (EAGER, COMPILE, RECOMPUTING, CHECKPOINT, LATE)
 ACT_LINEAR = "ActLinear"  # an activation fused with the Linear after it
-COMPILED = ", compiled"  # at the end of the name of a method of ours
+COMPILED = " compiled"  # at the end of the name of a method of ours
 MLP, SWIGLU, GEGLU = "MLP with GELU", "SwiGLU", "GeGLU"
 WIDER = 4  # times: the hidden layer over the input
 

@@ -3,8 +3,8 @@
 Stacks of blocks are trained for a step by each way: eager; compiled; with each block checkpointed, eager and compiled;
 compiled with `ban_recompute_materialized_backward = False` ("the flag"), with an `activation_memory_budget`, and with
 PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
-and ours: `actfit.compress`, exact and in few bits; and coded partitions, with the same bits everywhere or by a plan
-for as many bytes. Rows, as JSON lines, in benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all;
+and ours: `actfit.compress`, exact, in few bits and by plans, also compiled; and whole graphs in few bits by
+`actfit.options`. Rows, as JSON lines, in benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all;
 --quick writes to --out only. With --models, --ways or --dtypes, rows of the others stay as they are, and
 those of ways that fail.
 what: the network; implementation: the way. Kinds of rows, by mode:

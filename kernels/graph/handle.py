@@ -179,12 +179,7 @@ def compress(
     elif inputs is not None and bits is None and plan is None:
         raise KernelError("inputs must go with bits, plan or fit: without codes there is no error to measure")
     if plan is None:
-        method = None if policy is None else method_of(policy)
-        if bits is not None:
-            method = EveryTensor(bits, rounding or "nearest")
-        chunked = bits is not None if chunked_loss is None else chunked_loss
-        named = policy if method is None else None
-        engine = Engine(method, policy=named, chunked_loss=chunked, compiles=bool(compiled), shares=True)
+        engine = _engine(bits, rounding, policy, chunked_loss, bool(compiled))
     else:
         plan = loaded(plan, compiled)
         plan.check_model(model)
@@ -199,6 +194,18 @@ def compress(
     if plan is not None and not plan.needed and not engine.compiles:
         return Handle([], engine, plan, checked)
     return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
+
+
+def _engine(
+    bits: int | None, rounding: str | None, policy: str | None, chunked_loss: bool | None, compiles: bool
+) -> Engine:
+    """The engine of a model without a plan."""
+    method = None if policy is None else method_of(policy)
+    if bits is not None:
+        method = EveryTensor(bits, rounding or "nearest")
+    chunked = bits is not None if chunked_loss is None else chunked_loss
+    named = policy if method is None else None
+    return Engine(method, policy=named, chunked_loss=chunked, compiles=compiles, shares=True)
 
 
 def _fitting(

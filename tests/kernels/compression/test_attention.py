@@ -171,7 +171,7 @@ def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[f
         last = backward.call_function(backward_pass, (), {name: arguments.get(name) for name in names})
         backward.output(tuple(backward.call_function(operator.getitem, (last, place)) for place in range(3)))
         modules = [fx.GraphModule(nn.Module(), graph) for graph in (forward, backward)]
-        cut = cut_of(modules[0].graph, modules[1].graph, 1, frozenset(), EveryTensor(4))
+        cut = cut_of(modules[0].graph, modules[1].graph, 1, frozenset(), EveryTensor(4), 64)
         put_codes(*modules, cut, "nearest")
         rows = crossings(cut, "nearest")
     (last,) = modules[1].graph.find_nodes(op="call_function", target=backward_pass)

@@ -15,7 +15,7 @@ from actfit.kernels.compression import private
 from actfit.kernels.compression.crossing import Crossing
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, full_width, same
-from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
+from tests.kernels.compression.graphs import code_from, compiled, error, gradients, partitioner, stock
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
 
@@ -75,7 +75,7 @@ def test_the_side_of_a_rectifier_is_exact() -> None:
     assert not torch.equal(approximate[2], exact[2])
 
 
-def test_probabilities_cross_and_not_logits() -> None:
+def test_probabilities_of_targets_are_whole() -> None:
     class Classifier(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -85,8 +85,22 @@ def test_probabilities_cross_and_not_logits() -> None:
             return F.cross_entropy(self.head(x), torch.arange(len(x)), reduction="none")
 
     rows = crossing(Classifier(), torch.randn(64, 32))
+    assert [row.form for row in rows if "log_softmax" in row.operation] == ["whole"]
+
+
+def test_other_probabilities_have_codes_of_their_roots() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.values, self.out = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.out(self.gate(x).softmax(-1) * self.values(x))
+            return result
+
+    rows = crossing(Mixed(), torch.randn(64, 64))
     (coded,) = [row for row in rows if row.form == "4 bits of roots"]
-    assert (coded.operation, coded.error) == ("aten._log_softmax_backward_data", 0.0)
+    assert (coded.operation, coded.error) == ("aten._softmax", 0.0)
 
 
 def test_dropout_crosses_in_bits() -> None:
@@ -246,8 +260,9 @@ def test_options_are_inductors(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -
     assert ("allow_buffer_reuse" in options, "reorder_for_peak_memory" in options) == (has_gpu, not has_gpu)
 
 
-def test_sizes_for_which_much_less_is_saved_are_told_once() -> None:
+def test_sizes_for_which_much_less_is_saved_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here of batches whose tensors are too small for codes."""
+    code_from(4096, monkeypatch)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     cut = partitioner(bits=4)
     run = compiled(model, cut, dynamic=False)
