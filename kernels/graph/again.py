@@ -61,10 +61,16 @@ class Inputs:
 
 def run_again(forward: Callable[..., Any], args: Any, kwargs: Any, inputs: Inputs) -> Any:
     """The result of `forward`, which runs again in backward."""
-    with torch.autograd.graph.saved_tensors_hooks(inputs.kept, lambda kept: kept()):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (inputs.kept(x), x.requires_grad), _given_again):
         # All by position: checkpoint saves only positional arguments by autograd, and so by the hooks; what runs
         # inside it has hooks of its own.
         return checkpoint(_by_name, forward, tuple(kwargs), *args, *kwargs.values(), use_reentrant=False)
+
+
+def _given_again(kept: tuple[Callable[[], Tensor], bool]) -> Tensor:
+    """An input as the first forward pass got it: graphs are captured for inputs with or without a gradient."""
+    x = kept[0]()
+    return x.requires_grad_() if kept[1] and x.is_leaf else x
 
 
 def _by_name(forward: Callable[..., Any], names: tuple[str, ...], *given: Any) -> Any:

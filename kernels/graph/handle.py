@@ -191,7 +191,7 @@ def compress(
         given = model, call_of(inputs), loss, targets, engine.method, CapturedGradients, planned
         checked = check_model(*given, engine.compiles)
         checked.tell(strict=False, stacklevel=2)
-    if plan is not None and not plan.needed and not engine.compiles:
+    if plan is not None and not plan.needed:
         return Handle([], engine, plan, checked)
     return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
 

@@ -55,7 +55,9 @@ class InductorPartitioner(Partitioner):
         The graphs that were compiled in this process; not those from autograd's cache, which `compress` does not use.
     """
 
-    _warned = False
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._own, self._warned = list[Graph](), False
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **arguments: Any
@@ -64,6 +66,7 @@ class InductorPartitioner(Partitioner):
         private.check_regions(joint.graph)
         parts = super().__call__(joint, inputs, **arguments)
         self._compare(self.graphs[-1])
+        self._own.append(self.graphs[-1])
         return parts
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
@@ -74,13 +77,13 @@ class InductorPartitioner(Partitioner):
 
     def _compare(self, graph: Graph) -> None:
         """Warn once if a graph for other sizes saves much less than one before."""
-        best = max((before.ratio for before in self.graphs[:-1] if before.is_like(graph)), default=0.0)
+        best = max((before.ratio for before in self._own if before.is_like(graph)), default=0.0)
         if best > WORSE * graph.ratio and not self._warned:
             self._warned = True
             warnings.warn(
                 f"sizes should not change in a compiled model: its graph for others keeps {graph.ratio:.1f} times less"
-                f" for backward, one before {best:.1f} times; compile with dynamic=False, pad batches to one size, or"
-                " drop a last one that is smaller",
+                f" for backward, one before {best:.1f} times; pad batches to one size, drop a last one that is"
+                " smaller, or compile with dynamic=False",
                 stacklevel=2,
             )
 

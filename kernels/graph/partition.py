@@ -108,7 +108,8 @@ class Partitioner:
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
         if self.shares:
             share(forward, backward.graph, cut, static, is_dear)
-        with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
+        if not self.compiles:
+            with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
         self.graphs.append(Graph(tuple(crossings(cut, rounding))))

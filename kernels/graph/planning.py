@@ -93,7 +93,7 @@ class _Observed(Engine):
     interprets = True
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
-        return _Observing(self, self.method_of(name), self.history)
+        return _Observing(self, name, self.history)
 
     def forward_run(self, module: fx.GraphModule, made: Run) -> Run:
         run, engine = super().forward_run(module, made), weakref.proxy(self)
@@ -130,13 +130,13 @@ class _ObservedInputs(Inputs):
 class _Observing(Named):
     """Cuts as in training; forward tells of its codes."""
 
-    def __init__(self, engine: Engine, method: EveryTensor | None, history: History) -> None:
-        super().__init__(engine, method)
+    def __init__(self, engine: Engine, name: str, history: History) -> None:
+        super().__init__(engine, name)
         self._history = history
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         super()._write(forward, backward, cut, rounding)
-        whole = [node for node in cut.sites if isinstance(cut.forms[node], Whole)]
+        whole = [node for node in cut.sites if self.method is not None and isinstance(cut.forms[node], Whole)]
         forward.meta[WHOLE] = {cut.sites[node]: bytes_of(node.meta["val"]) for node in whole}
         replace_codes(forward, backward, cut, self._noting, self._decoding)
 

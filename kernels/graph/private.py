@@ -41,7 +41,12 @@ def seen_by_guards(given: Any) -> tuple[Any, ...]:
 
 def settings() -> AbstractContextManager[Any]:
     """Dynamo's settings while a captured function runs: no limit of variants, and hooks added later are called."""
-    values = {"recompile_limit": LIMIT, "accumulated_recompile_limit": LIMIT, "skip_nnmodule_hook_guards": False}
+    values = {
+        "recompile_limit": LIMIT,
+        "accumulated_recompile_limit": LIMIT,
+        "skip_nnmodule_hook_guards": False,
+        "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
+    }
     return _patched(private.dynamo_config, values)
 
 

@@ -56,7 +56,7 @@ class Result:
     """
 
     def __init__(self, y: Tensor, run: Run, sources: list[Any]) -> None:
-        self._run, self._y, self._version = run, private.TensorWeakRef(y), y._version
+        self._run, self._y, self._state = run, private.TensorWeakRef(y), _state(y)
         self._sources = [private.TensorWeakRef(x) if isinstance(x, Tensor) else (lambda x=x: x) for x in sources]
         self._states = [_state(x) for x in sources]
         self.depth = 1 + max((x.result.depth for x in sources if hasattr(x, "result")), default=0)
@@ -64,7 +64,7 @@ class Result:
     def placeholder(self) -> Tensor | None:
         """What is saved in its place, and holds what it is computed from; None: it must be saved itself."""
         y, sources = self._y(), [source() for source in self._sources]
-        if self.depth > DEPTH or y._version != self._version or [_state(x) for x in sources] != self._states:
+        if self.depth > DEPTH or _state(y) != self._state or [_state(x) for x in sources] != self._states:
             return None
         empty: Any = y.new_empty(0)
         empty.result, empty.recompute = self, partial(self._recompute, sources)
@@ -72,7 +72,7 @@ class Result:
 
     def _recompute(self, sources: list[Any]) -> Tensor:
         y = self._y()
-        if y is not None and y._version == self._version:  # somebody holds it
+        if y is not None and _state(y) == self._state:  # somebody holds it
             return y.detach()
         if [_state(x) for x in sources] != self._states:
             raise KernelError(
@@ -84,10 +84,15 @@ class Result:
 
 
 def _state(x: Any) -> Any:
-    """The version of a tensor, and its bytes, which FSDP frees after a block has run; a size itself."""
+    """The version and the place of a tensor, and its bytes, which FSDP frees after a block has run; a size itself."""
     if not isinstance(x, Tensor):
         return x
-    return 0 if x.is_inference() else x._version, x.untyped_storage().nbytes()
+    return 0 if x.is_inference() else x._version, _place(x), x.untyped_storage().nbytes()
+
+
+def _place(x: Tensor) -> int | None:
+    """Where its numbers begin: those of `x.data = other` lie elsewhere."""
+    return None if private.is_fake(x) else x.data_ptr()
 
 
 def _plain(x: Any) -> Any:

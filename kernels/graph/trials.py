@@ -20,7 +20,7 @@ from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
-from actfit.kernels.planning.sensitivity import Gradients, Trials
+from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials
 
 
 class CapturedGradients(Gradients):
@@ -38,12 +38,16 @@ class CapturedGradients(Gradients):
         finally:
             removed(captured)
 
+    def _gradient(self, bits: Bits) -> list[Tensor | None]:
+        with torch.compiler.set_stance("default"):  # blocks that run again are captured as in forward
+            return super()._gradient(bits)
+
 
 class Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
-    def __init__(self, engine: Engine, method: EveryTensor | None) -> None:
-        super().__init__(engine.graphs, method, compiles=engine.compiles)
+    def __init__(self, engine: Engine, name: str) -> None:
+        super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles)
         self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
     def _whole_name(self, site: str) -> str:
@@ -59,7 +63,7 @@ class _Tried(Engine):
     interprets = True
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
-        return _Trying(self, self.method_of(name), self.trials)
+        return _Trying(self, name, self.trials)
 
     def inputs(self, name: str) -> Inputs:
         return _TriedInputs(name, self.method, self.trials)
@@ -84,16 +88,17 @@ class _TriedInputs(Inputs):
 class _Trying(Named):
     """Lets tensors cross whole with a mark, which tells backward the module that was called."""
 
-    def __init__(self, engine: Engine, method: EveryTensor | None, trials: Trials) -> None:
-        super().__init__(engine, method)
+    def __init__(self, engine: Engine, name: str, trials: Trials) -> None:
+        super().__init__(engine, name)
         self.smallest, self._trials = trials.smallest, trials
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         crossing = list(cut.pairs)
-        if cut.sites:
-            sizes = {site: node.meta["val"].numel() for node, site in cut.sites.items()}
+        sites = {} if self.method is None else cut.sites
+        if sites:
+            sizes = {site: node.meta["val"].numel() for node, site in sites.items()}
             marks = self._mark(forward.graph, backward.graph, crossing[0], cut.pairs[crossing[0]], sizes)
-            for node, site in cut.sites.items():
+            for node, site in sites.items():
                 _put_seen(backward.graph, self._trials, site, cut, node, marks[1])
             crossing.insert(0, marks[0])
         let_cross(forward, backward, cut.outputs, crossing)

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import lcm
+from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from actfit.kernels.text import table
 
 EVERY = 97  # calls of graphs that Inductor compiles, of which one is watched; a prime: all of a model have turns
 TIMES = 2  # the planned error, above which a plan is no longer of this model
+NAMESPACES = ("aten", "prims")
 BESIDE = "watched"  # a key of what goes with a graph
 PIECE, PIECES = 1 << 16, 8  # elements of a piece, nearly, and how many pieces of a tensor are read
 
@@ -99,29 +101,39 @@ class Watch:
     def beside(self, forward: fx.GraphModule, given: Sequence[Any]) -> None:
         """See one of the tensors that a compiled graph encodes, in one of many calls, from the graph's inputs."""
         parts = forward.meta.get(BESIDE)
-        if not parts or private.current_graph_task_id() != -1:
+        if not parts or private.current_graph_task_id() != -1 or self._is_captured(given):
             return
         self._calls += 1
-        if self._calls % EVERY:
+        planned = [part for part in parts if in_model(self.module.name, part.site) in self.planned]
+        if self._calls % EVERY or not planned:
             return
-        site, part, form, rounding = self._drawn.choice(parts)
+        site, part, form, rounding = self._drawn.choice(planned)
         with torch.no_grad(), torch.random.fork_rng([x.device for x in given if isinstance(x, Tensor) and x.is_cuda]):
-            x = part(*given)
-            order, group = form.layout.order, form.layout.group
-            code = encode(x, order, group, form.bits, rounding == "stochastic", form.of_roots, False)
-            self._see(in_model(self.module.name, site), x, order, group, form.of_roots, code)
+            x = flat_of(part(*given), form.layout.order)
+            exact = torch.cat([x[place] for place in _places(x, form.layout.group)])
+            options = (0,), form.layout.group, form.bits, rounding == "stochastic", form.of_roots, False
+            self._compare(
+                in_model(self.module.name, site), exact, form.layout.group, form.of_roots, encode(exact, *options)
+            )
+
+    def _is_captured(self, given: Sequence[Any]) -> bool:
+        """Whether a CUDA graph records what runs, whose numbers must not be waited for."""
+        on_gpu = any(isinstance(x, Tensor) and x.is_cuda for x in given)
+        return on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _see(self, site: str, x: Tensor, order: Sequence[int], group: int, of_roots: bool, code: Any) -> None:
-        if site not in self.planned or private.is_fake(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return  # it has no numbers, or they must not be waited for
-        length = max(PIECE // lcm(group, 8), 1) * lcm(group, 8)
-        last = max(x.numel() - 1, 0) // length
-        starts = sorted({last * part // (PIECES - 1) * length for part in range(PIECES)})
-        places = [slice(start, min(start + length, x.numel())) for start in starts]
+        if site not in self.planned or private.is_fake(x) or self._is_captured([x]):
+            return
+        places = _places(x, group)
         planes = torch.cat([code[0][:, bytes_of(place)] for place in places], 1)
         low, step = (torch.cat([end[p.start // group : -(-p.stop // group)] for p in places]) for end in code[1:3])
         exact = torch.cat([flat_of(x, order)[place] for place in places])
-        decoded = decode(planes, low, step, exact.shape, (0,), group, x.dtype, of_roots)
+        self._compare(site, exact, group, of_roots, (planes, low, step))
+
+    def _compare(self, site: str, exact: Tensor, group: int, of_roots: bool, code: Sequence[Tensor]) -> None:
+        """Note the error of codes of a flat tensor, and warn once if it is not as planned."""
+        planes, low, step, *_ = code
+        decoded = decode(planes, low, step, exact.shape, (0,), group, exact.dtype, of_roots)
         self.seen[site] = error = relative_error(decoded, exact)
         if error > TIMES * self.planned[site] and not self._warned:
             self._warned = True
@@ -139,6 +151,14 @@ class Watch:
         return "\n".join(table([("decoded tensor, relative error", "seen last", "planned"), *rows]))
 
 
+def _places(x: Tensor, group: int) -> list[slice]:
+    """Up to `PIECES` pieces of a tensor, of whole groups and bytes."""
+    length = max(PIECE // lcm(group, 8), 1) * lcm(group, 8)
+    last = max(x.numel() - 1, 0) // length
+    starts = sorted({last * part // (PIECES - 1) * length for part in range(PIECES)})
+    return [slice(start, min(start + length, x.numel())) for start in starts]
+
+
 def _part(forward: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
     """The part of a graph that makes a tensor; it takes all of the graph's inputs."""
     graph, needed, copies = fx.Graph(), cone(node), dict[fx.Node, fx.Node]()
@@ -147,3 +167,8 @@ def _part(forward: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
             copies[other] = graph.node_copy(other, copies.__getitem__)
     graph.output(copies[node])
     return fx.GraphModule(forward, graph)
+
+
+def _may_run_beside(node: fx.Node) -> bool:
+    """Whether it is one of PyTorch's own operations: others, as a collective, may do more than compute."""
+    return node.op != "call_function" or node.target is getitem or getattr(node.target, "namespace", "") in NAMESPACES

@@ -54,7 +54,7 @@ class Plan:
         Whether it is for blocks that Inductor compiles.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
-        computed again add to them. None: not known, as of a compiled model, or there are none.
+        computed again add to them. None: not known, or there are none.
     goal
         What is least: the "error", or the elements in codes for "time".
     reason

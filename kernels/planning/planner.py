@@ -40,7 +40,7 @@ def plan_of(
     """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
     check(budget)
     limit = limits(budget, task.stock.kept)
-    if limit.include(task.stock.kept, task.stock.peak):
+    if limit.include(task.stock.kept, task.stock.peak) and not task.compiles:
         return _unneeded(task, budget, goal)
     outcome = _found(task, limit, max_gradient_error, goal)
     if isinstance(outcome, str):

@@ -194,3 +194,25 @@ def test_the_peak_of_compiled_code_is_foreseen() -> None:
     foreseen = peak_bytes(model, x)
     assert most <= foreseen <= 1.1 * most
     assert foreseen < 0.8 * peak_bytes(wide(chain)[0], x)
+
+
+@pytest.mark.slow
+def test_plans_mix_recomputed_blocks_and_codes() -> None:
+    """Blocks that run again have no codes; no size changes, and nothing warns."""
+    stock, x = net(layers=3), batch(ROWS)
+    plan = make_plan(stock, x, 0.1, max_gradient_error=0.005, goal="error", compiled=True)
+    assert plan.recomputed
+    assert any(site.bits for site in plan.sites)
+    assert not any(site.name.startswith(f"{plan.recomputed[0]}.") for site in plan.sites)
+    ours = copy.deepcopy(stock)
+    compress(ours, plan=plan)
+    assert 0 < error(ours, stock) < 3 * plan.errors.measured
+    assert 0 <= plan.planned.kept - saved_bytes(ours, x).total <= 6 * ROWS * 4  # as above
+
+
+def test_a_budget_that_stock_fits_has_exact_blocks_compiled() -> None:
+    plan = make_plan(net(), batch(ROWS), "1GiB", goal="error", compiled=True)
+    assert plan.needed
+    assert not plan.recomputed
+    assert not any(site.bits for site in plan.sites)
+    assert plan.planned.kept < 0.7 * plan.stock.kept
