@@ -19,7 +19,6 @@ from actfit.kernels.graph.fusion import fused
 from actfit.kernels.graph.inductor import InductorPartitioner
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.results import no_results, sharing
-from actfit.kernels.graph.undefined import is_tangent
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
@@ -224,8 +223,7 @@ def _as_it_is(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
 
 
 def _fused(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
-    """Backward as Inductor fuses it; forward as it is, as parts of it run so beside compiled code: see `Watch`."""
-    return execute(fused(graph) if any(map(is_tangent, graph.graph.nodes)) else graph)
+    return execute(fused(graph))
 
 
 def _alive(engine: "weakref.ref[Engine]") -> Engine:

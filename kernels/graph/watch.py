@@ -2,7 +2,8 @@
 
 Where PyTorch's own kernels run the graphs, the exact tensor is there in forward, so one tensor in each pass takes next
 to no time, and the memory of a few pieces. Code that Inductor generates keeps no such tensor: there the part of a graph
-that makes it runs beside the generated code, in one of many calls.
+that makes it runs beside the generated code, in one of many calls; on a GPU only where that takes no more memory than
+a step took before.
 """
 
 import random
@@ -19,6 +20,7 @@ from torch import Tensor, fx
 from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression.layout import hint
 from actfit.kernels.compression.nodes import cone
 from actfit.kernels.engine.pieces import bytes_of
 from actfit.kernels.graph.codes import decode, encode, flat_of, replace_codes
@@ -108,6 +110,8 @@ class Watch:
         if self._calls % EVERY or not planned:
             return
         site, part, form, rounding = self._drawn.choice(planned)
+        if not all(has_room(x.device, most_bytes(part.graph)) for x in given if isinstance(x, Tensor)):
+            return
         with torch.no_grad(), torch.random.fork_rng([x.device for x in given if isinstance(x, Tensor) and x.is_cuda]):
             x = flat_of(part(*given), form.layout.order)
             exact = torch.cat([x[place] for place in _places(x, form.layout.group)])
@@ -172,3 +176,29 @@ def _part(forward: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
 def _may_run_beside(node: fx.Node) -> bool:
     """Whether it is one of PyTorch's own operations: others, as a collective, may do more than compute."""
     return node.op != "call_function" or node.target is getitem or getattr(node.target, "namespace", "") in NAMESPACES
+
+
+def most_bytes(graph: fx.Graph) -> int:
+    """The most bytes that a graph's own results take at once, each until its last use; views count, too."""
+    last = {given: node for node in graph.nodes for given in node.all_input_nodes}
+    now = most = 0
+    for node in graph.nodes:
+        if node.op == "call_function":
+            now += _bytes_of(node)
+        most = max(most, now)
+        now -= sum(
+            _bytes_of(given) for given in node.all_input_nodes if last[given] is node and given.op != "placeholder"
+        )
+    return most
+
+
+def _bytes_of(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return hint(value.numel()) * value.itemsize if isinstance(value, Tensor) else 0
+
+
+def has_room(device: torch.device, more: int) -> bool:
+    """Whether so many bytes more are no more than what was taken before, on a GPU; a CPU's memory is not watched."""
+    if device.type != "cuda":
+        return True
+    return bool(torch.cuda.memory_allocated(device) + more <= torch.cuda.max_memory_allocated(device))

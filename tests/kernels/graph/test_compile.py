@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
 
 from actfit import Plan, compress, gradient_error, make_plan, peak_bytes, saved_bytes
@@ -124,6 +124,18 @@ def test_errors_in_training_are_watched(plan: Plan, monkeypatch: pytest.MonkeyPa
     compress(ours, plan=replace(plan, sites=tuple(promised)))
     with pytest.warns(UserWarning, match="decoded tensors must err by at most 2 times .* plan again"):
         steps((ours,), loss_of, 24)
+
+
+def test_what_is_watched_takes_no_more_than_a_step_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = fx.symbolic_trace(lambda x: torch.sum(torch.add(torch.exp(x), torch.sin(x)))).graph
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(1 if "sum" in node.name else 1000)
+    assert watch.most_bytes(graph) == 3 * 4000  # two terms, and what is made of them
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 700)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 1000)
+    gpu = torch.device("cuda")
+    assert [watch.has_room(gpu, more) for more in (300, 301)] == [True, False]
+    assert watch.has_room(torch.device("cpu"), 1 << 40)
 
 
 @pytest.mark.slow
