@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from actfit import compress
+from actfit.kernels.graph.engine import Engine
 from actfit.kernels.methods.expected_error import expected_error
 from tests.kernels.graph.nets import WIDTH, batch
 
@@ -25,13 +26,17 @@ class PostNorm(nn.Module):
         return made
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_codes_do_not_shrink_gradients_layer_by_layer(dtype: torch.dtype) -> None:
-    """They add a variance of their own, by which 1/std would be too small in each norm."""
+def test_codes_do_not_shrink_gradients_layer_by_layer(
+    dtype: torch.dtype, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They add a variance of their own, by which 1/std would be too small in each norm; also in Inductor's graphs."""
+    monkeypatch.setattr(Engine, "interprets", compiled)
     torch.manual_seed(0)
     stock = nn.Sequential(*(PostNorm() for _ in range(LAYERS))).to(dtype)
     ours, x = copy.deepcopy(stock), batch(512).to(dtype)
-    compress(ours, bits=2)
+    compress(ours, bits=2, compiled=compiled)
     gradients = []
     for model in (stock, ours):
         given = x.clone().requires_grad_()
