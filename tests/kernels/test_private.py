@@ -11,7 +11,7 @@ from torch import nn
 import actfit
 from actfit import KernelError
 from actfit.kernels import private
-from actfit.kernels.compression import partitioner
+from actfit.kernels.graph import inductor
 from actfit.kernels.memory import Recorder, peak_bytes, saved_bytes
 from tests.modules import ROOT, Module, module_of, read_modules
 
@@ -107,7 +107,7 @@ def test_what_is_missing_costs_what_needs_it_alone(monkeypatch: pytest.MonkeyPat
 def at_release(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", release)
     monkeypatch.setattr(private, "check_release", private.check_release.__wrapped__)
-    monkeypatch.setattr(partitioner, "check_release", private.check_release)
+    monkeypatch.setattr(inductor, "check_release", private.check_release)
 
 
 @pytest.mark.parametrize("release", ["2.16.0+cu140", "3.0.1"])
