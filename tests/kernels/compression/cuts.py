@@ -84,10 +84,13 @@ class Step:
 
     def _partition(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         self.joints.append(Joint(_copied(graph), inputs, options))
-        return self.cut(graph, inputs, **options)
+        parts = self.cut(graph, inputs, **options)
+        for part in parts:  # backward may be made after other graphs were cut
+            part.meta["joint"] = len(self.joints) - 1
+        return parts
 
     def _forward(self, graph: fx.GraphModule, _: Any) -> Any:
-        joint = self.joints[-1]
+        joint = self.joints[graph.meta["joint"]]
 
         def run(*given: Any) -> Any:
             if not joint.given:
@@ -97,7 +100,7 @@ class Step:
         return make_boxed_func(run)
 
     def _backward(self, graph: fx.GraphModule, _: Any) -> Any:
-        joint = self.joints[-1]
+        joint = self.joints[graph.meta["joint"]]
         names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
 
         def run(*given: Any) -> Any:

@@ -19,7 +19,7 @@ def assert_seen(tab, function: str, label: str) -> None:
     """Assert that the card is below the bar and shows this fit only."""
     tab.locator(f"#{function} .panel:visible h4", has_text=label).wait_for()
     assert tab.locator(f"#{function} .panel:visible h4").all_inner_texts() == [label]
-    box, bar = tab.locator(f"#{function}").bounding_box(), tab.locator(".bar").bounding_box()
+    box, bar = tab.locator(f"#{function}").bounding_box(), tab.locator("header.bar").bounding_box()
     assert bar["y"] + bar["height"] <= box["y"] < 400
 
 
