@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels import private
+from actfit.kernels.compression import forms
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Groups
-from actfit.kernels.compression.layout import hint
 from actfit.kernels.compression.nodes import cone
 from actfit.kernels.engine.pieces import bytes_of
 from actfit.kernels.graph.codes import decode, encode, flat_of, replace_codes
@@ -93,32 +93,33 @@ class Watch:
 
     def of_compiled(self, forward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         """Note in a forward graph, before codes are written into it, what `beside` runs of it."""
-        forms = [(node, site, cut.forms[node]) for node, site in cut.sites.items()]
         forward.meta[BESIDE] = [
             _Beside(site, _part(forward, node), form, rounding)
-            for node, site, form in forms
-            if isinstance(form, Groups)
+            for node, site in cut.sites.items()
+            if isinstance(form := cut.forms[node], Groups) and all(map(_may_run_beside, cone(node)))
         ]
 
     def beside(self, forward: fx.GraphModule, given: Sequence[Any]) -> None:
         """See one of the tensors that a compiled graph encodes, in one of many calls, from the graph's inputs."""
         parts = forward.meta.get(BESIDE)
-        if not parts or private.current_graph_task_id() != -1 or self._is_captured(given):
+        if not parts or private.current_graph_task_id() != -1:
             return
         self._calls += 1
+        if self._calls % EVERY or self._is_captured(given):
+            return
         planned = [part for part in parts if in_model(self.module.name, part.site) in self.planned]
-        if self._calls % EVERY or not planned:
+        if not planned:
             return
         site, part, form, rounding = self._drawn.choice(planned)
-        if not all(has_room(x.device, most_bytes(part.graph)) for x in given if isinstance(x, Tensor)):
+        devices, more = {x.device for x in given if isinstance(x, Tensor)}, most_bytes(part.graph)
+        if not all(has_room(device, more) for device in devices):
             return
-        with torch.no_grad(), torch.random.fork_rng([x.device for x in given if isinstance(x, Tensor) and x.is_cuda]):
+        group, of_roots = form.layout.group, form.of_roots
+        with torch.no_grad(), torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
             x = flat_of(part(*given), form.layout.order)
-            exact = torch.cat([x[place] for place in _places(x, form.layout.group)])
-            options = (0,), form.layout.group, form.bits, rounding == "stochastic", form.of_roots, False
-            self._compare(
-                in_model(self.module.name, site), exact, form.layout.group, form.of_roots, encode(exact, *options)
-            )
+            exact = torch.cat([x[place] for place in _places(x, group)])
+            code = encode(exact, (0,), group, form.bits, rounding == "stochastic", of_roots, False)
+            self._compare(in_model(self.module.name, site), exact, group, of_roots, code)
 
     def _is_captured(self, given: Sequence[Any]) -> bool:
         """Whether a CUDA graph records what runs, whose numbers must not be waited for."""
@@ -186,15 +187,14 @@ def most_bytes(graph: fx.Graph) -> int:
         if node.op == "call_function":
             now += _bytes_of(node)
         most = max(most, now)
-        now -= sum(
-            _bytes_of(given) for given in node.all_input_nodes if last[given] is node and given.op != "placeholder"
-        )
+        read = [given for given in node.all_input_nodes if given.op == "call_function"]
+        now -= sum(_bytes_of(given) for given in read if last[given] is node)
     return most
 
 
 def _bytes_of(node: fx.Node) -> int:
     value = node.meta.get("val")
-    return hint(value.numel()) * value.itemsize if isinstance(value, Tensor) else 0
+    return forms.bytes_of(value) if isinstance(value, Tensor) else 0
 
 
 def has_room(device: torch.device, more: int) -> bool:

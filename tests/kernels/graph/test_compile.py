@@ -12,6 +12,9 @@ from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
 
 from actfit import Plan, compress, gradient_error, make_plan, peak_bytes, saved_bytes
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression.layout import GroupLayout
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph import watch
 from actfit.kernels.graph.partition import Partitioner
@@ -136,6 +139,20 @@ def test_what_is_watched_takes_no_more_than_a_step_took(monkeypatch: pytest.Monk
     gpu = torch.device("cuda")
     assert [watch.has_room(gpu, more) for more in (300, 301)] == [True, False]
     assert watch.has_room(torch.device("cpu"), 1 << 40)
+
+
+def test_what_may_do_more_than_compute_does_not_run_beside() -> None:
+    """As a collective, or an operation of somebody else."""
+    joint = fx.Graph()
+    x = joint.placeholder("x")
+    own = joint.call_function(torch.ops.aten.exp.default, (x,))
+    other = joint.call_function(torch.ops.actfit.decode_groups.default, (own,))
+    cut = Cut(
+        0, {}, {node: Groups(8, GroupLayout((0,), 1, 64, 0)) for node in (own, other)}, {own: "own", other: "other"}
+    )
+    graph, watched = fx.GraphModule({}, joint), watch.Watch({})
+    watched.of_compiled(graph, cut, "nearest")
+    assert [part.site for part in graph.meta[watch.BESIDE]] == ["own"]
 
 
 @pytest.mark.slow
