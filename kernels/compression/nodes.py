@@ -61,7 +61,9 @@ def is_product(node: fx.Node) -> bool:
 
 def is_drawn(node: fx.Node) -> bool:
     """Whether its result is random: another draw would be another number."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return "attention" not in str(packet_of(node)) or arguments_of(node).get("dropout_p", 0.0) != 0
 
 
 def is_view(node: fx.Node) -> bool:

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Groups
 from actfit.kernels.compression.splice import let_cross
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.again import Inputs
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
-from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials
+from actfit.kernels.planning.sensitivity import Gradients, Trials
 
 
 class CapturedGradients(Gradients):
@@ -38,16 +36,13 @@ class CapturedGradients(Gradients):
         finally:
             removed(captured)
 
-    def _gradient(self, bits: Bits) -> list[Tensor | None]:
-        with torch.compiler.set_stance("default"):  # blocks that run again are captured as in forward
-            return super()._gradient(bits)
-
 
 class Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles)
+        again = name in engine.recomputed
+        super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles, again=again)
         self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
     def _whole_name(self, site: str) -> str:
@@ -65,24 +60,9 @@ class _Tried(Engine):
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         return _Trying(self, name, self.trials)
 
-    def inputs(self, name: str) -> Inputs:
-        return _TriedInputs(name, self.method, self.trials)
-
     def variant(self, name: str) -> bool:
         """Only that: all have the same graphs else, and codes on trial are looked up when they run."""
         return name in self.recomputed
-
-
-class _TriedInputs(Inputs):
-    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
-
-    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
-        super().__init__(name, method)
-        self.smallest, self._trials = trials.smallest, trials
-
-    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
-        self._trials.sites[site] = x.numel()
-        return partial(_as_seen(self._trials, site, form, x), x)
 
 
 class _Trying(Named):
