@@ -34,11 +34,12 @@ def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
     noise: float32 in [0, 1), of the shape of x, for stochastic rounding; None: to the nearest.
     """
     count = x.numel()
+    if is_fake(x):  # the dispatcher knows the result
+        of_fake: Codes = torch.ops.actfit.encode_groups(x, noise, group, bits)
+        return of_fake
     launch = _encoding(count, x.dtype, x.device, group, bits, noise is not None)
-    if launch is None or is_fake(x):  # of which the dispatcher knows the result
-        run = torch.ops.actfit.encode_groups if is_fake(x) else ops.encode_groups
-        codes: Codes = run(x, noise, group, bits)
-        return codes
+    if launch is None:
+        return ops.encode_groups(x, noise, group, bits)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     groups = -(-count // group)
     minimum, scale = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
@@ -48,11 +49,12 @@ def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
 
 def decode(planes: Tensor, minimum: Tensor, scale: Tensor, group: int, count: int, dtype: torch.dtype) -> Tensor:
     """The flat tensor of `encode`, `count` elements of the type."""
+    if is_fake(planes):
+        of_fake: Tensor = torch.ops.actfit.decode_groups(planes, minimum, scale, group, count, dtype)
+        return of_fake
     launch = _decoding(count, dtype, planes.device, group, len(planes))
-    if launch is None or is_fake(planes):
-        run = torch.ops.actfit.decode_groups if is_fake(planes) else ops.decode_groups
-        values: Tensor = run(planes, minimum, scale, group, count, dtype, ())
-        return values
+    if launch is None:
+        return ops.decode_groups(planes, minimum, scale, group, count, dtype)
     values = planes.new_empty(count, dtype=dtype)
     launch(planes, minimum, scale, values)
     return values

@@ -91,7 +91,6 @@ def decode_groups(
     group_size: int,
     count: int,
     dtype: torch.dtype,
-    after: Sequence[Tensor] = (),
 ) -> Tensor:
     """Values of codes of groups, or of channels, whose minima and scales recur."""
     half = dtype == torch.float16  # the last code may decode to more than the largest float16
@@ -151,19 +150,17 @@ _OPS: dict[str, Op] = {
         encode_groups,
         _encode_groups_fake,
     ),
-    # Of groups of neighbours. after: results to wait for, where compilers order operations by what they read.
     "decode_groups": (
-        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype,"
-        " Tensor[] after) -> Tensor",
+        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype) -> Tensor",
         decode_groups,
-        lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
+        lambda planes, minimum, scale, group_size, count, dtype: planes.new_empty(count, dtype=dtype),
     ),
 }  # fmt: skip
 
 # Inductor must not change strides: kernels take contiguous tensors, or the strides decide the last bits.
-_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 for _name, (_schema, _run, _fake) in _OPS.items():
-    torch.library.define(f"actfit::{_name}", _schema, tags=_STRIDES)
+    torch.library.define(f"actfit::{_name}", _schema, tags=STRIDES)
     torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
     torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression import private as inductor
-from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.compression.crossing import Graph, crossings
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import hint, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product
-from actfit.kernels.compression.splice import crossings
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import cut_again, run_again
 from actfit.kernels.graph.changed import changed_inputs, save_copies
-from actfit.kernels.graph.codes import put_codes
 from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
@@ -27,6 +25,7 @@ from actfit.kernels.graph.norms import (
     without_running_statistics,
 )
 from actfit.kernels.graph.results import share
+from actfit.kernels.graph.splice import put_codes
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.apply import apply
 from actfit.kernels.graph.ways.way import Way

@@ -9,11 +9,12 @@ from torch import Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from actfit.kernels.graph.codes import decode, encode, replace_codes
+from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
 from actfit.kernels.graph.units import units
 from actfit.kernels.memory.compiled import saved_of

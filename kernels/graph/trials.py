@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from actfit.kernels.compression import codes
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Groups
-from actfit.kernels.compression.splice import let_cross
 from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.splice import let_cross
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
@@ -103,30 +103,28 @@ class _Trying(Named):
 
 def _put_seen(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node, mark: fx.Node) -> None:
     """Let backward see a tensor that crosses whole as codes on trial would give it; mark: the module's number."""
-    form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
+    form, placeholder = cut.forms[node], cut.pairs[node]
     if not isinstance(form, Groups):
         raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
     with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
-        seen = backward.call_function(_as_seen(trials, site, form, value), (placeholder, mark))
+        seen = backward.call_function(_as_seen(trials, site, form), (placeholder, mark))
     seen.meta = dict(placeholder.meta)
     placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
 
 
-def _as_seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
+def _as_seen(trials: Trials, site: str, form: Groups) -> Callable[..., Tensor]:
     """A function from a tensor that crosses at a site to the one that backward sees."""
-    layout, sizes = form.layout, form.layout.sizes(value)
+    order, group = form.layout
 
     def seen(x: Tensor, *mark: Tensor) -> Tensor:
         name = trials.name(site, *mark)
         bits = trials.bits.get(name)
         if bits is None:
             return x
-        groups = layout.split(x)
-        noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
-        result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
+        code = encode(x, order, group, bits, trials.rounding == "stochastic", form.of_roots, False)
+        result = decode(*code, None, x.shape, order, group, x.dtype, form.of_roots)
         error = relative_error(result, x)
-        trials.decoded.note(name, bits, error, x.dtype, layout.group, trials.rounding)
+        trials.decoded.note(name, bits, error, x.dtype, group, trials.rounding)
         return result
 
     return seen
