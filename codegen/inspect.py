@@ -38,7 +38,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
     InputError
         For a function, method or dtype without a kernel.
     """
-    from actfit.kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
+    from actfit.kernels.generated.functions import FUNCTIONS  # emitted: `emit --all` works without
 
     if function not in FUNCTIONS:
         raise InputError(

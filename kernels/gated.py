@@ -20,9 +20,8 @@ from actfit.kernels.autograd import in_memory_order, is_compiling, once_differen
 from actfit.kernels.engine import traced
 from actfit.kernels.errors import KernelError
 from actfit.kernels.functional import TableOptions
-from actfit.kernels.methods.exact import Exact
 from actfit.kernels.methods.registry import ELEMENTWISE, make
-from actfit.kernels.methods.stock import Stock
+from actfit.kernels.methods.stock import Exact, Stock
 from actfit.kernels.stock import STOCK, stock_runs
 from actfit.kernels.validate import check_tensor
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.coefficients.functions import ALIASES
 from actfit.kernels.autograd import is_compiling, once_differentiable
 from actfit.kernels.engine import traced
 from actfit.kernels.errors import KernelError
@@ -20,7 +21,7 @@ from actfit.kernels.methods.method import spec_of
 from actfit.kernels.modules import Activation
 from actfit.kernels.stock import STOCK, stock_runs
 from actfit.kernels.torch_state import autocasts
-from actfit.kernels.validate import ALIASES, check_tensor, joint_kernels, resolved, sign_bit_kernel
+from actfit.kernels.validate import check_tensor, joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):

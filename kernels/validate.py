@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
+from actfit.coefficients.functions import ALIASES
 from actfit.kernels.engine.elements import DTYPES, dtype_name
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.few_bit import MAX_BITS
-from actfit.kernels.methods.functions import FUNCTIONS, function_info
 from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
 from actfit.kernels.methods.method import KernelSpec, register_kernel
 from actfit.kernels.methods.registry import elementwise_or_stock, near
 from actfit.kernels.methods.sign_bit import SignBit
 from actfit.kernels.parameters import LEAST, check_range, number
 
-ALIASES = {"swish": "silu"}
 DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
 
 
@@ -81,7 +81,7 @@ def _kernel_for(
     if function not in FUNCTIONS:
         hint = near(function, FUNCTIONS) or "; for one of your own: actfit.elementwise(f, coefficients=file)"
         raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{hint}")
-    info = function_info(function)
+    info = FUNCTIONS[function]
     for name in dict(params):
         if name not in info.parameters:
             takes = ", ".join(info.parameters) or "none"
@@ -143,9 +143,8 @@ def sign_bit_kernel(function: str) -> KernelSpec:
     KernelError
         If f does not have two branches around a minimum, or has parameters.
     """
-    kernel_for(function, {}, "invact")  # raises for an unknown name
-    name = ALIASES.get(function, function)
-    spec = SignBit().bind(function_info(name), function_info(name).parameters)
+    info = kernel_for(function, {}, "invact")[0].function
+    spec = SignBit().bind(info, info.parameters)
     register_kernel(spec)
     return spec
 
@@ -158,8 +157,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
     KernelError
         For a function, bits or a file without such a code.
     """
-    kernel_for(function, {}, "invact")  # raises for an unknown name
-    info = function_info(ALIASES.get(function, function))
+    info = kernel_for(function, {}, "invact")[0].function
     width = None if bits is None else _whole_number(bits, SHIPPED_BITS.start)
     path = "" if coefficients is None else resolved(coefficients)
     if not isinstance(path, str) or not (path or coefficients is None):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from actfit.kernels.engine.emitted import is_emitted, module_of
 from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
-from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec, register_kernel, spec_of
 from actfit.kernels.methods.table import Table
 from actfit.kernels.torch_state import is_wrapper

@@ -1,4 +1,4 @@
-"""stock: PyTorch's own function, which saves its input, or its output where f' follows from that exactly."""
+"""What runs PyTorch's own functions: stock, and exact of gates."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,17 @@ from actfit.kernels.methods.method import WithoutKernel
 
 @dataclass(frozen=True)
 class Stock(WithoutKernel):
-    """No kernel of this project runs."""
+    """PyTorch's own function, which saves its input, or its output where f' follows from that exactly."""
 
     name: ClassVar[str] = "stock"
     stock: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Exact(Stock):
+    """A gated activation f(a)·b saves a and b alone, and computes f(a) and f'(a) again in backward; see `gated`.
+
+    PyTorch's own function runs where nothing is saved.
+    """
+
+    name: ClassVar[str] = "exact"

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 import actfit
 from actfit.coefficients import load
 from actfit.kernels.engine import launch, reference
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import DTYPES, truth
 from tests.kernels.specs import spec

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actfit.kernels.engine import from_output, host, planes, reference
 from actfit.kernels.engine.elements import DTYPES, table_of, torch_elements, widened
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from tests.kernels.specs import spec
 

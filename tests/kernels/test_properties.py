@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from actfit.kernels.activation import activation
 from actfit.kernels.engine import ops, reference
 from actfit.kernels.engine.planes import pack, plane_bytes, unpack
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.registry import ELEMENTWISE as METHODS
 from actfit.kernels.stock import STOCK
 from tests.kernels.specs import spec

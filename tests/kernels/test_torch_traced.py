@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import actfit
 from actfit import functional, saved_bytes
 from actfit.kernels.activation import activation
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
