@@ -94,8 +94,13 @@ def decode_groups(
     after: Sequence[Tensor] = (),
 ) -> Tensor:
     """Values of codes of groups, or of channels, whose minima and scales recur."""
+    on_triton = runs_triton(planes) and dtype != torch.float64
+    if on_triton:
+        neighbours = launch_codes.decode_neighbours(planes, minimum, scale, group_size, count, dtype)
+        if neighbours is not None:
+            return neighbours
     half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    run = launch_codes if runs_triton(planes) and dtype != torch.float64 else reference_codes
+    run = launch_codes if on_triton else reference_codes
     values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
 

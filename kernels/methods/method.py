@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.storage import Storage
+from actfit.kernels.methods.storage import TABLE_CODES, Storage
 from actfit.kernels.methods.table import Table
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -146,6 +146,17 @@ class KernelSpec:
         """Names of the element functions in `actfit.kernels.generated`; that of forward instead of those not needed."""
         forward, encode, decode = self.method.elements(self.function)
         return Elements(*(self.function.element(name or forward, dtype) for name in (forward, encode, decode)))
+
+    def constants(self, dtype: str) -> dict[str, Any]:
+        """The constants of `actfit.kernels.engine.templates.elementwise`, but the functions of one element and ROWS."""
+        table = self.method.table(self.function) if self.storage is TABLE_CODES else None
+        return {
+            "STORAGE": self.storage.name,
+            "MINIMUM": self.function.minimum,
+            "CUT": self.function.cuts.get(dtype),
+            "BITS": self.stored_bits,
+            "STEPS": 0 if table is None else table.steps,
+        }
 
     def stored_bytes(self, dtype: str) -> float:
         """Bytes an element that are stored beside the output."""

@@ -187,6 +187,20 @@ def test_encode_groups(device, dtype, around, random, count, group):
         assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, group, bits)))
 
 
+@pytest.mark.parametrize(("count", "group"), [(1, 8), (1003, 40), (1000, 64), (70_016, 64)])
+@each_dtype
+def test_decode_neighbours(device, dtype, count, group):
+    """As the reference, but clamped to what float16 has."""
+    drawn = torch.Generator().manual_seed(count)
+    planes = pack(torch.randint(32, (count,), generator=drawn, dtype=torch.uint8), 5)
+    minimum, scale = (numbers(-(-count // group), drawn, torch.bfloat16, hostile=True) for _ in range(2))
+    made = launch.decode_neighbours(*to(device, planes, minimum, scale), group, count, dtype)
+    half = dtype == torch.float16
+    expected = reference.decode(planes, scale, minimum, group, count, torch.float32 if half else dtype)
+    largest = torch.finfo(torch.float16).max
+    assert same(made.cpu(), expected.clamp(-largest, largest).half() if half else expected)
+
+
 def test_offsets_of_64_bits(device, monkeypatch):
     x = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(device)
     vectors = [torch.randn(5, generator=torch.Generator().manual_seed(1)).to(device) for _ in range(3)]
@@ -206,8 +220,10 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
 
     def run() -> list[Tensor]:
         planes = ops.encode(x, zero, unit, zero, None, 1, 4)
-        values = torch.ops.actfit.decode_groups(planes, zero, unit, 40, 40, torch.float16, [])
-        return [*torch.ops.actfit.encode_groups(x, None, 16, 4), planes, values]
+        values = [
+            torch.ops.actfit.decode_groups(planes, zero, unit, group, 40, torch.float16, []) for group in (40, 50)
+        ]
+        return [*torch.ops.actfit.encode_groups(x, None, 16, 4), planes, *values]
 
     called = set()
 
@@ -215,13 +231,13 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
         original = getattr(launch, name)
         return lambda *args: (called.add(name), original(*args))[1]
 
-    names = {"encode_groups", "encode", "decode"}
+    names = {"encode_groups", "encode", "decode", "decode_neighbours"}
     for name in names:
         monkeypatch.setattr(launch, name, noticed(name))
     made = run()
     assert called >= names
     for name in names:
-        monkeypatch.setattr(launch, name, getattr(reference, name))
+        monkeypatch.setattr(launch, name, getattr(reference, name, lambda *_: None))
     assert all(map(same, made, run()))
 
 

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from actfit import elementwise
-from actfit.kernels.engine import dense, launch, launch_codes
+from actfit.kernels.engine import launch, launch_codes
 from tests.kernels.specs import spec
 
 class Absent:
@@ -67,9 +67,7 @@ launch_codes.encode_groups(x.flatten()[:8100], None, 64, 8)
 vector = torch.randn(128).bfloat16()
 for group_size in (64, 112):
     launch_codes.decode(planes, vector, vector, group_size, x.numel(), torch.bfloat16)
-of_groups = {"BITS": 4, "GROUP": 64, "LARGEST": 0, "WIDE": False, "ROWS": 128}
-launch_decoding = dense.Launch(dense._kernels().decode_groups_kernel, 8, x.numel(), **of_groups)
-launch_decoding(planes, vector, vector, torch.empty_like(x))
+launch_codes.decode_neighbours(planes, vector, vector, 64, x.numel(), torch.bfloat16)
 print(json.dumps(compiled))
 """
 
