@@ -56,7 +56,6 @@ NAMES = {
     "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
     "inductor_config": "torch._inductor.config",
-    "make_boxed_func": "torch._functorch.aot_autograd.make_boxed_func",
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
     "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
     "TorchDynamoException": "torch._dynamo.exc.TorchDynamoException",

@@ -21,6 +21,7 @@ from actfit.kernels.engine.templates import ROWS, WARPS
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _TILE = 8192  # elements of a large group at a time, for 16 warps
+_is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
 EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
 
 
@@ -99,12 +100,6 @@ class Launch:
             compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, num_warps=WARPS, **EXACT)
             if not interpreting():
                 self.compiled[aligned] = compiled
-
-
-@cache
-def _is_alone() -> bool:
-    """Whether no other GPU can be the current one."""
-    return torch.cuda.device_count() < 2
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.function_info import FunctionInfo
@@ -108,16 +108,6 @@ class Method(ABC):
 
     def __str__(self) -> str:
         return self.name
-
-
-@dataclass(frozen=True)
-class WithoutKernel(Method):
-    """A method without an element-wise kernel of this project: it has no storage and no elements."""
-
-    def storage(self, function: FunctionInfo) -> NoReturn:
-        raise NotImplementedError(f"{self.name} has no kernel here")
-
-    elements = storage
 
 
 @dataclass(frozen=True)

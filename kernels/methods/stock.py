@@ -1,17 +1,23 @@
 """What runs PyTorch's own functions: stock, and exact of gates."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
-from actfit.kernels.methods.method import WithoutKernel
+from actfit.kernels.methods.function_info import FunctionInfo
+from actfit.kernels.methods.method import Method
 
 
 @dataclass(frozen=True)
-class Stock(WithoutKernel):
+class Stock(Method):
     """PyTorch's own function, which saves its input, or its output where f' follows from that exactly."""
 
     name: ClassVar[str] = "stock"
     stock: ClassVar[bool] = True
+
+    def storage(self, function: FunctionInfo) -> NoReturn:
+        raise NotImplementedError(f"{self.name} has no kernel here")
+
+    elements = storage
 
 
 @dataclass(frozen=True)
