@@ -70,7 +70,7 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
 @torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     passes = traced if is_compiling() else torch.ops.actfit
-    return in_memory_order(lambda *rows: Gated.apply(*rows, function, passes), a, b)
+    return in_memory_order(lambda *rows: [Gated.apply(*rows, function, passes)], a, b)[0]
 
 
 def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:

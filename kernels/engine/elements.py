@@ -75,12 +75,10 @@ def triton_elements(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """FORWARD, ENCODE and DECODE of a kernel."""
     spec = spec_of(key)
     name = spec.function.name
-    emitted = (
-        module_of(name, "triton", "float32" if dtype == torch.float64 else dtype_name(dtype))
-        if is_emitted(name)
-        else None
-    )
-    module = emitted or import_module(f"actfit.kernels.generated.{name}_triton")
+    if is_emitted(name):
+        module = module_of(name, "triton", "float32" if dtype == torch.float64 else dtype_name(dtype))
+    else:
+        module = import_module(f"actfit.kernels.generated.{name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype_name(dtype)))
     return forward, encode, decode
 

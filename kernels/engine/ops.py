@@ -105,10 +105,6 @@ def decode_groups(
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
 
 
-def _planes_like(x: Tensor, bits: int) -> Tensor:
-    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
-
-
 def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
     if noise is not None and noise.numel() != x.numel():
         raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
@@ -120,7 +116,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor
 def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return _planes_like(x, bits), *ends
+    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8), *ends
 
 
 _OPS: dict[str, Op] = {

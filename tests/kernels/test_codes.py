@@ -140,13 +140,9 @@ def test_decode(device, seed, count, group, length, bits, hostile):
     assert same(made.cpu(), reference.decode(planes, scale, minimum, group, count, dtype))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [8, 100, 8208, 66_000])
-@pytest.mark.parametrize("group", [8, 16, 64, 128])
 @each_dtype
-def test_groups_of_powers_of_two(device, dtype, group, count):
-    """From planes of their own and from a piece of longer ones, or in another order."""
-    drawn = torch.Generator().manual_seed(count)
+def test_planes_of_their_own_or_a_piece_of_longer_ones_or_in_another_order(device, dtype):
+    count, group, drawn = 8208, 16, torch.Generator().manual_seed(0)
     planes = pack(torch.randint(32, (3 * count,), generator=drawn, dtype=torch.uint8), 5)
     start = count // 8
     pieces = planes[:, : plane_bytes(count)].contiguous(), planes[:, start : start + plane_bytes(count)]
