@@ -11,9 +11,8 @@ from actfit.kernels.autograd import elementwise
 from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import check_range
 from actfit.kernels.stock import STOCK, stock_runs
-from actfit.kernels.validate import check_strided, kernel_for, numbers_for
+from actfit.kernels.validate import check_range, check_strided, kernel_for, numbers_for
 
 Path = str | PathLike[str]
 

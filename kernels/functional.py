@@ -26,7 +26,7 @@ from torch import Tensor
 from actfit.kernels.activation import Path, activation
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import number
+from actfit.kernels.validate import number
 
 P = ParamSpec("P")
 torch.fx.wrap("activation")  # in a traced graph it stays one call

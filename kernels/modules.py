@@ -15,8 +15,7 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.functional import check_threshold, gelu_name
 from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import number
-from actfit.kernels.validate import kernel_for, resolved
+from actfit.kernels.validate import kernel_for, number, resolved
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 SCRIPT = (

@@ -16,12 +16,13 @@ from actfit.kernels.engine.elements import DTYPES, dtype_name
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.few_bit import MAX_BITS
+from actfit.kernels.methods.from_output import SignBit
 from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
 from actfit.kernels.methods.method import KernelSpec, register_kernel
 from actfit.kernels.methods.registry import elementwise_or_stock, near
-from actfit.kernels.methods.sign_bit import SignBit
-from actfit.kernels.parameters import LEAST, check_range, number
 
+# For a parameter with x of any dtype: kernels and some functions of torch take float32.
+LARGEST, LEAST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
 
 
@@ -183,3 +184,27 @@ def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype)
     if spec.method.rounds_parameters(spec.function):
         return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
     return list(params)
+
+
+def number(name: str, value: object) -> float:
+    """The value as a float. Raises KernelError if it is not one number."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise KernelError(f"{name} must be a number, got a tensor that wants a gradient, which it would not get")
+    # float() accepts some arrays, complex numbers and strings, with or without a warning.
+    several, is_complex = getattr(value, "ndim", 0), "complex" in str(getattr(value, "dtype", ""))
+    if several or is_complex or isinstance(value, str | bytes | complex):
+        raise KernelError(f"{name} must be a number, got {shown(value)}")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise KernelError(f"{name} must be at most {LARGEST:.3g} in size, got {shown(value)}") from None
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError for a tensor without data
+        raise KernelError(f"{name} must be a number, got {shown(value)}") from None
+
+
+def check_range(name: str, value: float, dtype: torch.dtype) -> None:
+    """Raise KernelError for a parameter that is infinite in the dtype."""
+    largest = torch.finfo(dtype).max
+    if abs(value) > largest:
+        kind = str(dtype).removeprefix("torch.")
+        raise KernelError(f"{name} must be at most {largest:.6g} in size, the largest number of {kind}, got {value:g}")

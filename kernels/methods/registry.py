@@ -7,9 +7,8 @@ from typing import Any
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.few_bit import FewBit
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
-from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.from_output import FromOutput, PrecisionBit
 from actfit.kernels.methods.method import Method
-from actfit.kernels.methods.precision_bit import PrecisionBit
 from actfit.kernels.methods.stock import Stock
 
 # Methods of single functions and modules: actfit.functional and actfit.nn take these and stock.
