@@ -13,7 +13,7 @@ from actfit.kernels.methods.method import Method
 from actfit.kernels.methods.registry import DEFAULT, ELEMENTWISE, make
 
 PROG = "python -m codegen"
-COMMANDS = "emit | check | list | inspect"
+COMMANDS = "emit | check | inspect"
 METHODS = tuple(ELEMENTWISE)
 METHOD = DEFAULT
 ALL = "all"  # for --method: everything that the project ships of a function
@@ -50,7 +50,6 @@ def parser() -> command.Parser:
     emit.add_argument("-o", "--out", metavar="PATH", help="file to write (default: print)")
     emit.add_argument("--all", action="store_true", help="in a checkout: write all of kernels/generated anew")
     commands.add_parser("check", help="emit everything again and compare, byte for byte")
-    commands.add_parser("list", help="show what is there")
     inspect = commands.add_parser(
         "inspect", prog="actfit inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
     )
