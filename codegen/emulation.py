@@ -34,10 +34,6 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-def _fma(a: Any, b: Any, c: Any) -> Any:
-    return np.float32(np.float64(a) * b + c)  # a product of two float32 is exact in float64
-
-
 def _clamp(u: Any, min: Any = None, max: Any = None) -> Any:
     return np.maximum(u, min) if max is None else np.minimum(u, max)
 
@@ -54,7 +50,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": special.erf,
     "erfc": special.erfc,
     "sigmoid": special.expit,
-    "fma": _fma,
+    "fma": lambda a, b, c: np.float32(np.float64(a) * b + c),  # a product of two float32 is exact in float64
     "maximum": lambda a, b, **_: np.maximum(a, b),
     "minimum": lambda a, b, **_: np.minimum(a, b),
     "clamp": _clamp,
