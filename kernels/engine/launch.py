@@ -18,8 +18,9 @@ from actfit.kernels.methods.storage import TABLE_CODES
 
 
 @cache
-def _template() -> ModuleType:
-    return import_module("actfit.kernels.engine.templates.elementwise")
+def template(name: str) -> ModuleType:
+    """A module of kernels, imported when it is first needed: Triton need not be installed."""
+    return import_module(f"actfit.kernels.engine.templates.{name}")
 
 
 def rows_a_program(count: int, elements: int = 8, usual: int = ROWS) -> int:
@@ -27,13 +28,16 @@ def rows_a_program(count: int, elements: int = 8, usual: int = ROWS) -> int:
     return min(1 << max((count - 1) // elements, 0).bit_length(), (1 << 16) // elements) if interpreting() else usual
 
 
-def _launch(name: str, like: Tensor, *arguments: Any, **constants: Any) -> None:
-    """Run a kernel of the template on the elements of `like`, whose number is its last argument."""
+def run_rows(kernel: Any, like: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Run a kernel of rows on the elements of `like`, whose number is its last argument."""
     if count := like.numel():
         rows = rows_a_program(count)
         with device_of(like):
-            kernel = getattr(_template(), f"{name}_kernel")
-            kernel[-(-count // (8 * rows)),](*arguments, count, **constants, ROWS=rows, **OPTIONS)
+            kernel[-(-count // (8 * rows)),](*arguments, count, ROWS=rows, **constants)
+
+
+def _launch(name: str, like: Tensor, *arguments: Any, **constants: Any) -> None:
+    run_rows(getattr(template("elementwise"), f"{name}_kernel"), like, *arguments, **constants, **OPTIONS)
 
 
 def _table(spec: KernelSpec, like: Tensor) -> Tensor:

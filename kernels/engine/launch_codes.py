@@ -6,7 +6,6 @@ Vectors have any floating-point type.
 
 from contextlib import nullcontext
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from actfit.kernels.engine.backend import interpreting
 from actfit.kernels.engine.codes import LARGEST_HALF, in_two_steps
-from actfit.kernels.engine.launch import device_of, rows_a_program
+from actfit.kernels.engine.launch import device_of, rows_a_program, run_rows, template
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.engine.templates import ROWS, WARPS
 
@@ -22,31 +21,13 @@ NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past t
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _TILE = 8192  # elements of a large group at a time, for 16 warps
 _is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
-EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
-
-
-def _template() -> ModuleType:
-    from actfit.kernels.engine.templates import codes  # at the first call: Triton need not be installed
-
-    return codes
-
-
-def _groups() -> ModuleType:
-    from actfit.kernels.engine.templates import groups
-
-    return groups
+_OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": False}  # the reference rounds a product before the sum
 
 
 def run_of(dtype: torch.dtype) -> int:
     """Elements of a run, see `actfit.kernels.engine.templates.runs`: 64 bytes."""
     itemsize: int = dtype.itemsize
     return 64 // itemsize
-
-
-def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
-    """The grid of a kernel of rows, and the constants that all such kernels take."""
-    rows = rows_a_program(count)
-    return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **EXACT}
 
 
 def places(vector: Tensor, group_size: int) -> str:
@@ -69,10 +50,10 @@ def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
         width = min(1 << (group_size - 1).bit_length(), tile)
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
-            _groups().group_range_kernel[grid](
+            template("groups").group_range_kernel[grid](
                 x, minimum, scale, group_size, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width,
-                num_warps=WARPS if small else 16, **EXACT
+                **(_OPTIONS if small else {**_OPTIONS, "num_warps": 16})
             )  # fmt: skip
     return minimum, scale
 
@@ -97,7 +78,7 @@ class Launch:
             if compiled is not None:
                 compiled[self.grid](*tensors, *self.others)
                 return
-            compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, num_warps=WARPS, **EXACT)
+            compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, **_OPTIONS)
             if not interpreting():
                 self.compiled[aligned] = compiled
 
@@ -124,7 +105,7 @@ def _encoding(
         return None
     runs = max(rows_a_program(count, run, RUNS), group_size // run)
     return Launch(
-        _groups().encode_groups_kernel, -(-count // (run * runs)), count,
+        template("groups").encode_groups_kernel, -(-count // (run * runs)), count,
         NOISE=noise, WHOLE=count % run == 0, BITS=bits, GROUP=group_size, RUN=run, RUNS=runs,
     )  # fmt: skip
 
@@ -145,7 +126,7 @@ def decode_neighbours(
 def _decoding(count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int) -> Launch:
     rows, largest = rows_a_program(count), LARGEST_HALF if dtype == torch.float16 else 0
     return Launch(
-        _groups().decode_groups_kernel, -(-count // (8 * rows)), count,
+        template("groups").decode_groups_kernel, -(-count // (8 * rows)), count,
         BITS=bits, GROUP=group_size, LARGEST=largest, WIDE=count > NARROW, ROWS=rows,
     )  # fmt: skip
 
@@ -154,30 +135,25 @@ def encode(
     x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
-    count = x.numel()
-    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
-    if count:
-        kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
-        vectors = (vector.contiguous() for vector in (center, inverse_scale, offset))
-        grid, constants = _sizes(count)
-        with device_of(x):
-            _template().encode_kernel[grid](
-                x, *vectors, x if noise is None else noise.contiguous(), planes, group_size, len(center), count,
-                PLACES=places(center, group_size), NOISE=kind, BITS=bits, WIDE=count > NARROW, **constants
-            )  # fmt: skip
+    planes = x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
+    kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
+    vectors = (vector.contiguous() for vector in (center, inverse_scale, offset))
+    run_rows(
+        template("codes").encode_kernel, x,
+        x, *vectors, x if noise is None else noise.contiguous(), planes, group_size, len(center),
+        PLACES=places(center, group_size), NOISE=kind, BITS=bits, WIDE=x.numel() > NARROW, **_OPTIONS,
+    )  # fmt: skip
     return planes
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = planes.new_empty(count, dtype=dtype)
-    if count:
-        planes = planes if planes.stride(1) == 1 else planes.contiguous()
-        vectors = (vector.contiguous() for vector in (scale, minimum))
-        grid, constants = _sizes(count)
-        with device_of(planes):
-            _template().decode_kernel[grid](
-                planes, *vectors, values, group_size, len(scale), planes.stride(0), count,
-                PLACES=places(scale, group_size), BITS=len(planes), WIDE=count > NARROW, **constants
-            )  # fmt: skip
+    planes = planes if planes.stride(1) == 1 else planes.contiguous()
+    vectors = (vector.contiguous() for vector in (scale, minimum))
+    run_rows(
+        template("codes").decode_kernel, values,
+        planes, *vectors, values, group_size, len(scale), planes.stride(0),
+        PLACES=places(scale, group_size), BITS=len(planes), WIDE=count > NARROW, **_OPTIONS,
+    )  # fmt: skip
     return values
