@@ -69,18 +69,18 @@ class Launch:
     def __init__(self, kernel: Any, programs: int, count: int, **constants: Any) -> None:
         self.kernel, self.grid, self.count, self.constants = kernel, (programs, 1, 1), count, constants
         self.others = (count, *constants.values())
-        self.compiled: dict[tuple[bool, ...], Any] = {}  # by which of the tensors begin at a multiple of 16 bytes
+        self.compiled: dict[Any, Any] = {}  # by each tensor's dtype, and whether it begins at a multiple of 16 bytes
 
     def __call__(self, *tensors: Tensor) -> None:
-        aligned = tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        kinds = tuple((tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors)
         with nullcontext() if _is_alone() else device_of(tensors[0]):
-            compiled = self.compiled.get(aligned)
+            compiled = self.compiled.get(kinds)
             if compiled is not None:
                 compiled[self.grid](*tensors, *self.others)
                 return
             compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, **_OPTIONS)
             if not interpreting():
-                self.compiled[aligned] = compiled
+                self.compiled[kinds] = compiled
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -233,3 +233,23 @@ def test_ends_of_a_group_over_several_tiles(device):
     for group in (70_000, 200_000):
         check_ends(x, group, 4, device)
         check_ends(-x, group, 4, device)
+
+
+def test_what_was_compiled_is_launched_again_for_tensors_of_its_kind_alone():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    log = []
+
+    class Kernel:
+        """Before and after it was compiled."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+            return lambda *given, **named: (log.append((self.name, grid, len(given))), Kernel("compiled"))[1]
+
+    run, x = launch.Launch(Kernel("new"), 2, 64, BITS=4), torch.zeros(80)
+    for tensor in (x, x, x[1:], x.double(), x):  # another alignment, another dtype
+        run(tensor)
+    assert [name for name, *_ in log] == ["new", "compiled", "new", "new", "compiled"]
+    assert log[1] == ("compiled", (2, 1, 1), 3)  # the tensor, the count, the constant
