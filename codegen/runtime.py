@@ -26,8 +26,7 @@ from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.engine.emitted import Emitted, module_of, register_emitted
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import register_kernel
-from actfit.kernels.stock import transformed
-from actfit.kernels.torch_state import clamp_passes_at_ends
+from actfit.kernels.stock import clamp_passes_at_ends, transformed
 from actfit.kernels.validate import check_tensor
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()

@@ -45,3 +45,8 @@ def transformed() -> bool:
     if torch.compiler.is_compiling():
         return _GRADIENTS_SHOW and private.in_transform()
     return private.in_transform() or private.in_forward_ad()
+
+
+def clamp_passes_at_ends() -> bool:
+    """Whether the gradient of clamp is 1 at ends that are numbers, as up to torch 2.13; since 2.14 it is 0."""
+    return private.release() < (2, 14)

@@ -19,7 +19,8 @@ from actfit.kernels.methods.few_bit import MAX_BITS
 from actfit.kernels.methods.from_output import SignBit
 from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
 from actfit.kernels.methods.method import KernelSpec, register_kernel
-from actfit.kernels.methods.registry import elementwise_or_stock, near
+from actfit.kernels.methods.registry import ELEMENTWISE, make, near
+from actfit.kernels.methods.stock import Stock
 
 # For a parameter with x of any dtype: kernels and some functions of torch take float32.
 LARGEST, LEAST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
@@ -89,7 +90,7 @@ def _kernel_for(
             raise KernelError(f"parameter must be one that {function} has ({takes}), got {name!r}")
     values = {**info.parameters, **dict(params)}
     _check_parameters(function, values)
-    made = elementwise_or_stock(method, bits=bits, coefficients=file)
+    made = make(method, {Stock.name: Stock, **ELEMENTWISE}, bits=bits, coefficients=file)
     if reason := made.refusal(info):
         raise KernelError(reason)
     spec = made.bind(info, values)

@@ -16,7 +16,6 @@ from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
 from actfit.kernels.methods.method import KernelSpec, register_kernel, spec_of
 from actfit.kernels.methods.table import Table
-from actfit.kernels.torch_state import is_wrapper
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = {
@@ -28,13 +27,6 @@ INTEGERS = {
 
 # The kernels of f and f', by the function's name; registered here, as torch.compile must not trace the registration.
 EXACT_KERNELS = {name: register_kernel(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
-
-
-def is_plain(value: Any) -> bool:
-    """Whether kernels take the value: a strided tensor of one of DTYPES, but no DTensor or other wrapper."""
-    if not isinstance(value, Tensor) or is_wrapper(value):
-        return False
-    return value.layout == torch.strided and value.dtype in DTYPES
 
 
 def dtype_name(dtype: torch.dtype) -> str:
