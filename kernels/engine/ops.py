@@ -93,14 +93,15 @@ def decode_groups(
     dtype: torch.dtype,
 ) -> Tensor:
     """Values of codes of groups, or of channels, whose minima and scales recur."""
+    on_triton = runs_triton(planes) and dtype != torch.float64
+    if on_triton:
+        neighbours = launch_codes.decode_neighbours(planes, minimum, scale, group_size, count, dtype)
+        if neighbours is not None:
+            return neighbours
     half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    run = launch_codes if runs_triton(planes) and dtype != torch.float64 else reference_codes
+    run = launch_codes if on_triton else reference_codes
     values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
-
-
-def _planes_like(x: Tensor, bits: int) -> Tensor:
-    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +115,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor
 def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return _planes_like(x, bits), *ends
+    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8), *ends
 
 
 _OPS: dict[str, Op] = {
