@@ -3,6 +3,7 @@
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 ATTENTION = ("eager", "sdpa")
 ACCOUNTINGS = ("as-run", "cuda")
+OPTIMIZERS = ("adamw", "adam", "sgd")
 MODELS = (
     "bert",
     "roberta",

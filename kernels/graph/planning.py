@@ -80,7 +80,8 @@ class CapturedTask(Task):
         history.event()  # ends the last segment
         if ways.exact:
             history.whole.clear()  # no tensor could have codes
-        return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
+        peaks = self.held.over(history.peaks)
+        return Step(history.sites(), OBSERVED, peaks, *ends[0], history.operations, history.whole)
 
 
 WHOLE = "saved whole"  # a key of what goes with a graph

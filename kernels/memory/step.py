@@ -92,13 +92,14 @@ def run_step(
     loss: Loss | None = None,
     targets: Any = None,
     training: bool = False,
+    accumulates: bool = True,
     within: Within = nullcontext,
     prepare: Callable[[nn.Module], object] = lambda copied: None,
     between: Callable[[list[Tensor]], object] = lambda results: None,
 ) -> None:
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
-    Backward starts from the tensors that `differentiated` gives. Gradients of parameters exist before and are added to.
+    Backward starts from the tensors that `differentiated` gives.
     Of an output with a loss of its own only that is alive in backward, as trainers let go of the rest.
     Operations are those of the model's device; their workspaces and the allocator's waste are not seen.
 
@@ -112,6 +113,8 @@ def run_step(
         As of `differentiated`.
     training
         Whether to run all modules in training mode.
+    accumulates
+        Whether gradients of parameters exist before and are added to. If not, those that backward makes are counted.
     within
         Makes a context manager in which it runs.
     prepare
@@ -129,7 +132,7 @@ def run_step(
             if training:
                 train(copied)
             for weight in copied.parameters():
-                if weight.requires_grad:
+                if weight.requires_grad and accumulates:
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
             with living, within():

@@ -65,6 +65,8 @@ class Plan:
         Names of blocks that run as stock.
     time
         Seconds of a step that are predicted, × those of the unchanged model; None: not known.
+    optimizer
+        The class of the optimizer with which peaks are those of a whole training; "": over what is there before a step.
     """
 
     model: str
@@ -86,6 +88,7 @@ class Plan:
     modules: Mapping[str, int] = field(default_factory=dict, hash=False)
     unchanged: tuple[str, ...] = ()
     time: float | None = None
+    optimizer: str = ""
 
     @property
     def needed(self) -> bool:
@@ -108,7 +111,8 @@ class Plan:
     def summary(self) -> list[str]:
         """Lines that say what it does to a step."""
         before, planned = self.stock.peak_text, self.planned.peak_text
-        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
+        of = f"training with {self.optimizer}" if self.optimizer else "a step"
+        peak = "" if self.planned.peak is None else f"; peak of {of} {before} before, {planned} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"

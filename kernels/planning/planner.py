@@ -7,7 +7,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from actfit.kernels.errors import shown
+from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.bounds import Bound, squared_bound
@@ -24,6 +24,7 @@ from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
+from actfit.kernels.planning.training import check_optimizer
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 
 STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
@@ -38,8 +39,13 @@ def plan_of(
     stack_level: int = STACK_LEVEL,
 ) -> Plan:
     """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
-    check(budget)
-    limit = limits(budget, task.stock.kept)
+    check_optimizer(task.optimizer, check(budget))
+    limit = replace(limits(budget, task.stock.kept), held=task.held.before)
+    if limit.peak is not None and limit.peak < task.held.update:
+        raise KernelError(
+            f"budget must be at least {size(task.held.update, up=True)}, got {size(limit.peak)}: weights, gradients,"
+            f" batch and {task.held.name} take as much without activations; train fewer weights"
+        )
     if limit.include(task.stock.kept, task.stock.peak) and not task.compiles:
         return _unneeded(task, budget, goal)
     outcome = _found(task, limit, max_gradient_error, goal)
@@ -77,6 +83,7 @@ def plan_of(
         goal,
         modules=repeated_modules(task.model),
         unchanged=tuple(best.ways.unchanged),
+        optimizer=task.held.name,
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
 
@@ -145,7 +152,7 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     what = str(budget), task.rounding, (), (), stock, stock
     return Plan(
         name, *what, none, 0, 0.0, 0.0,
-        compiled=task.compiles, work=1.0, goal=goal, reason=reason,
+        compiled=task.compiles, work=1.0, goal=goal, reason=reason, optimizer=task.held.name,
     )  # fmt: skip
 
 

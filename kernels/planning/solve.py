@@ -126,6 +126,8 @@ def infeasible(step: Step, limits: Limits) -> str:
     narrowest = everywhere(step, WIDTHS[0])
     codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
     kept, peak = step.kept_with(narrowest), step.peak_with(narrowest)
+    if limits.held:
+        codes = f"weights, batch and optimizer take {size(limits.held)}, {codes}"
     if limits.kept is None or kept <= limits.kept:
         return (
             f"budget must be at least {size(peak or 0, up=True)} at the peak of a step, got {size(limits.peak or 0)}:"

@@ -20,6 +20,7 @@ from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays, recomputing, repeated_blocks
 from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.training import Held, Optimizer, held_by
 from actfit.kernels.planning.values import Bytes
 from actfit.kernels.planning.whole import least_peak
 
@@ -53,6 +54,8 @@ class Task(ABC):
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = silent
     compiles: bool = False  # whether Inductor is to compile the model's blocks
+    optimizer: Optimizer | None = None  # with one, peaks are of a whole training
+    accumulates: bool = False  # whether gradients are added up; with an optimizer
     gradients: ClassVar[type[Gradients]]
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[BlockWays, bool], Step] = field(default_factory=dict, repr=False)
@@ -82,6 +85,12 @@ class Task(ABC):
         return repeated_blocks(self.model)
 
     @cached_property
+    def held(self) -> Held:
+        """Bytes of a training besides those of steps; 0 without an optimizer."""
+        given = self.model, (*self.call, self.targets), self.optimizer, self.accumulates
+        return Held() if self.optimizer is None else held_by(*given)
+
+    @cached_property
     def stock(self) -> Bytes:
         """Bytes of a step of the unchanged model."""
         self.progress("a step as it is")
@@ -107,13 +116,14 @@ class Task(ABC):
             with recomputing(self.model, blocks):
                 run_step(living, self.model, *self.call, **self._step_options)
                 kept = trial(self.model, *self.call, training=self.training).total
-            self._whole[tuple(blocks)] = Bytes(kept, living.peak), living.operations
+            self._whole[tuple(blocks)] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
         return self._whole[tuple(blocks)]
 
     @property
     def _step_options(self) -> dict[str, Any]:
-        """The loss, its targets and the mode, as `run_step` takes them."""
-        return {"loss": self.loss, "targets": self.targets, "training": self.training}
+        """The loss, its targets and the modes, as `run_step` takes them."""
+        there = self.accumulates or self.optimizer is None
+        return {"loss": self.loss, "targets": self.targets, "training": self.training, "accumulates": there}
 
     def step(self, ways: BlockWays = CAPTURED, low_peak: bool = False) -> Step:
         """A step of the whole batch, with codes of all tensors; or without those of which the peak would be higher."""
