@@ -111,8 +111,7 @@ class Plan:
     def summary(self) -> list[str]:
         """Lines that say what it does to a step."""
         before, planned = self.stock.peak_text, self.planned.peak_text
-        of = f"training with {self.optimizer}" if self.optimizer else "a step"
-        peak = "" if self.planned.peak is None else f"; peak of {of} {before} before, {planned} planned"
+        peak = "" if self.planned.peak is None else f"; peak of {self._step} {before} before, {planned} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
@@ -126,6 +125,11 @@ class Plan:
             *([f"time of a step: {self.time:.2f} × as long, predicted{on_gpu}"] if self.time else []),
             *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
         ]
+
+    @property
+    def _step(self) -> str:
+        """What peaks are of."""
+        return f"training with {self.optimizer}" if self.optimizer else "a step"
 
     def check_model(self, model: nn.Module) -> None:
         """Raise KernelError for a model with other modules than the plan's."""
@@ -213,7 +217,7 @@ def _text(plan: Plan) -> str:
             return f"{plan.model} is left as it is: {plan.reason}"
         return (
             f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
-            f" backward, and its peak is {plan.stock.peak_text}"
+            f" backward, and the peak of {plan._step} is {plan.stock.peak_text}"
         )
     table = ["", *rows_of(plan.sites)] if plan.sites else []
     return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])
