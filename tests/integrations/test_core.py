@@ -11,7 +11,9 @@ from actfit.integrations.core import Compression, at_first_step, is_sharded
 from actfit.kernels.errors import KernelError
 from actfit.kernels.planning.batches import Call
 
-NOTHING = dict.fromkeys(("bits", "rounding", "plan", "policy", "chunked_loss", "compiled", "fit")) | {"optimizer": False}
+NOTHING = dict.fromkeys(("bits", "rounding", "plan", "policy", "chunked_loss", "compiled", "fit")) | {
+    "optimizer": False
+}
 
 
 def compression(**options: Any) -> Compression:
