@@ -122,7 +122,7 @@ class _ObservedInputs(Inputs):
         if bits is None:
             self._history.whole[site] = x.nbytes
         else:
-            self._history.saved(site, x.nbytes, bits, codes[:3], codes[0].untyped_storage())
+            self._history.saved(site, x, bits, codes[:3], codes[0].untyped_storage())
 
     def decoded(self, codes: Sequence[Tensor], x: Tensor) -> Tensor:
         return self._history.decoded(codes[0], x)
@@ -148,7 +148,7 @@ class _Observing(Named):
         def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
             made = encode(x, order, group, bits, *others)
             name = self._whole_name(site)
-            self._history.saved(name, x.numel() * x.itemsize, bits, made[:3], made[0].untyped_storage())
+            self._history.saved(name, x, bits, made[:3], made[0].untyped_storage())
             return made
 
         return noting

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from typing import Any, Self
 
 import torch
@@ -30,7 +31,8 @@ class Living(DispatchMode):
 
     def __init__(self) -> None:
         self.now = self.peak = self.operations = 0
-        self._known: set[int] = set()
+        self._known: dict[int, int] = {}  # numbers of storages, by their keys, which may be given again
+        self._numbers = count()
 
     def __enter__(self) -> Self:
         gc.collect()
@@ -57,15 +59,15 @@ class Living(DispatchMode):
             self.add(storage)
         return result
 
-    def _know(self, storage: torch.UntypedStorage, count: int) -> None:
-        self._known.add(storage._cdata)
-        self.now += count
+    def _know(self, storage: torch.UntypedStorage, size: int) -> None:
+        self._known[storage._cdata] = next(self._numbers)
+        self.now += size
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._forget, storage._cdata, count)
+        weakref.finalize(storage, self._forget, storage._cdata, size)
 
-    def _forget(self, key: int, count: int) -> None:
-        self._known.discard(key)
-        self.now -= count
+    def _forget(self, key: int, size: int) -> None:
+        self._known.pop(key, None)
+        self.now -= size
 
 
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:

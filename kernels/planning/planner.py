@@ -157,15 +157,16 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
 
 
 def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:
+    again = {number for _, *others in step.alike for number in others}  # of a tensor that an earlier site saves
     return tuple(
         PlannedSite(
             site.name,
             width,
-            site.whole,
-            site.bytes(width),
+            0 if number in again else site.whole,
+            0 if number in again and width is None else site.bytes(width),
             error_of(errors, {site.name: width}),
             decoded=decoded.get(site.name),
         )
-        for site in step.sites
+        for number, site in enumerate(step.sites)
         for width in (bits[site.name],)
     ) + tuple(PlannedSite(name, None, count, count, 0.0) for name, count in step.whole.items())

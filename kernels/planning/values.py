@@ -23,7 +23,7 @@ class PlannedSite:
     bits
         Bits of its codes; None: it is saved whole.
     whole, bytes
-        Its bytes as a whole tensor, and with the plan.
+        Its bytes as a whole tensor, and with the plan; a whole tensor of several sites counts at the first one.
     error
         ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen.
     decoded
