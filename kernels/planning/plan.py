@@ -115,7 +115,9 @@ class Plan:
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
-        error = f"{self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted{uniform}"
+        smaller = self.errors.smaller_batch
+        noise = "" if smaller is None else f" (as if the batch were about {100 * smaller:.1g}% smaller)"
+        error = f"{self.errors.measured:.2%} measured{noise}, {self.errors.predicted:.2%} predicted{uniform}"
         return [
             f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
             f" {size(self.planned.kept)} planned{peak}",

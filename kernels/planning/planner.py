@@ -141,8 +141,9 @@ def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measur
                 plan_error = uniform_error
         verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
         decoded = gradients.decoded.undiminished(solution.bits)
+        smaller = gradients.as_smaller_batch(plan_error, task.planned_on)
     best = best._replace(solution=solution)
-    errors = Errors(solution.error**0.5, plan_error**0.5)
+    errors = Errors(solution.error**0.5, plan_error**0.5, smaller)
     return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
 
 

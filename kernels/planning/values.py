@@ -61,10 +61,14 @@ class Errors:
         As far as training may bring it, where tensors hardly vary yet: see `kernels.planning.decoded`.
     measured
         At the weights of now, on samples that the plan was not made with.
+    smaller_batch
+        The share of a batch's samples whose lack would add as much noise to the gradient, estimated from a few; None:
+        not known.
     """
 
     predicted: float
     measured: float
+    smaller_batch: float | None = None
 
 
 def checked(kind: type[T], values: Mapping[str, Any]) -> T:
