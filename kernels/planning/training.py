@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn, optim
@@ -14,7 +14,7 @@ from actfit.kernels.memory.step import Living
 from actfit.kernels.memory.storages import storages, tensors
 from actfit.kernels.names import OPTIMIZERS
 
-Optimizer = str | optim.Optimizer
+Optimizer: TypeAlias = str | optim.Optimizer
 KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD), strict=True))
 
 
