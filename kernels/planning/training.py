@@ -79,6 +79,8 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     """
     check_optimizer(optimizer, None)
     own = [weight for weight in model.parameters() if weight.requires_grad]
+    if not own:
+        raise KernelError("optimizer must be left out for a model without parameters that want a gradient")
     if isinstance(optimizer, str):
         optimizer = KINDS[optimizer](own)
     while isinstance(inner := getattr(optimizer, "optimizer", None), optim.Optimizer):

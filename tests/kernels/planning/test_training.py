@@ -175,3 +175,9 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(KernelError, match=message) as caught:
         compress(model, **{"fit": "3MiB", "inputs": inputs} | given)
     assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    model, inputs = mlp()
+    with pytest.raises(KernelError, match="optimizer must be left out for a model without parameters that want"):
+        held_by(model.requires_grad_(False), inputs, "adamw", False)
