@@ -78,7 +78,8 @@ class CapturedTask(Task):
         history.event()  # ends the last segment
         if ways.exact:
             history.whole.clear()  # no tensor could have codes
-        return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
+        peaks = self.held.over(history.peaks)
+        return Step(history.sites(), OBSERVED, peaks, *ends[0], history.operations, history.whole)
 
 
 WHOLE = "saved whole"  # a key of what goes with a graph
@@ -125,7 +126,7 @@ class _Observing(Named):
         def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
             made = encode(x, order, group, bits, *others)
             name = self._whole_name(site)
-            self._history.saved(name, x.numel() * x.itemsize, bits, made[:3], made[0].untyped_storage())
+            self._history.saved(name, x, bits, made[:3], made[0].untyped_storage())
             return made
 
         return noting

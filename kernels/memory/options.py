@@ -7,7 +7,7 @@ from actfit.coefficients import command
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
+from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
 from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.goals import GOALS
 
@@ -83,6 +83,11 @@ def _add_planning(parser: command.Parser) -> None:
         metavar="G",
         help="with --budget, what is least, the time of a step or the error of the gradient (default: time)",
     )
+    parser.add_argument(
+        "--optimizer",
+        metavar="O",
+        help=f"with --budget in bytes: of a whole training with {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}",
+    )
     parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
         "--save",
@@ -106,14 +111,20 @@ def check(options: argparse.Namespace) -> None:
     if options.budget is not None:
         _check_planned(options)
         return
-    for name in ("save", "compiled", "goal"):
+    for name in ("save", "compiled", "goal", "optimizer"):
         if getattr(options, name) not in (None, False):
             raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
 
 
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
-    check_budget(options.budget)
+    share = isinstance(check_budget(options.budget), float)
+    if options.optimizer not in (None, *OPTIMIZERS):
+        raise KernelError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {options.optimizer!r}")
+    if options.optimizer is not None and share:
+        raise KernelError(
+            f"optimizer must go with --budget in bytes, as 80GB, got the share {options.budget}; leave it out"
+        )
     if options.goal not in (None, *GOALS):
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {options.goal!r}")
     for name in ("policy", "bits"):

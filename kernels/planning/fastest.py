@@ -17,10 +17,10 @@ from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.prices import Parts, Prices
 from actfit.kernels.planning.search import Candidate, smallest
-from actfit.kernels.planning.sensitivity import Bits
+from actfit.kernels.planning.sensitivity import Bits, completed
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, InfeasibleError, Solution, infeasible, with_fewest_codes
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Task, completed
+from actfit.kernels.planning.task import Task
 
 OBSERVED = 6  # mixtures that are observed; the models tried needed at most 4
 GAIN = 0.005  # of the time of a step, for which another one is observed

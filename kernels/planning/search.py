@@ -7,10 +7,10 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.sensitivity import SiteErrors
+from actfit.kernels.planning.sensitivity import SiteErrors, completed
 from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Task, completed
+from actfit.kernels.planning.task import Task
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/explanation/training.md
 
