@@ -33,7 +33,7 @@ def run_again(
     """
     (last,) = forward.graph.find_nodes(op="output")
     pairs = pairs_of(last.args[0][outputs:], backward.graph)
-    kept, inside = _needed(pairs, lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
+    kept, inside = _needed(list(pairs), lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
     first = next(iter(backward.graph.nodes))
     copies: dict[fx.Node, fx.Node] = {}
     with backward.graph.inserting_before(first):

@@ -47,7 +47,7 @@ def options(bits: int | None = None, *, rounding: str | None = None) -> dict[str
 
 
 class InductorPartitioner(Partitioner):
-    """As `Partitioner`, of graphs that Inductor compiles: it fuses encoding and decoding with their neighbours.
+    """As `Partitioner`, of graphs that Inductor compiles.
 
     Attributes
     ----------

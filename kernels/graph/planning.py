@@ -123,7 +123,7 @@ class _Observing(Named):
         return self._history.decoded(planes, decode(planes, *others))
 
     def _noting(self, site: str) -> Callable[..., Any]:
-        def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
+        def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> list[Tensor]:
             made = encode(x, order, group, bits, *others)
             name = self._whole_name(site)
             self._history.saved(name, x, bits, made[:3], made[0].untyped_storage())

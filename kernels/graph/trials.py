@@ -121,8 +121,8 @@ def _as_seen(trials: Trials, site: str, form: Groups) -> Callable[..., Tensor]:
         bits = trials.bits.get(name)
         if bits is None:
             return x
-        code = encode(x, order, group, bits, trials.rounding == "stochastic", form.of_roots, False)
-        result = decode(*code, None, x.shape, order, group, x.dtype, form.of_roots)
+        planes, low, step = encode(x, order, group, bits, trials.rounding == "stochastic", form.of_roots, False)
+        result = decode(planes, low, step, None, x.shape, order, group, x.dtype, form.of_roots)
         error = relative_error(result, x)
         trials.decoded.note(name, bits, error, x.dtype, group, trials.rounding)
         return result
