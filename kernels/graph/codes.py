@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actfit.kernels import private
 from actfit.kernels.engine import dense, host, ops
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.approximate_activations import shrinkage, step
@@ -35,6 +36,26 @@ def encode(
     flat = flat_of(x.float().sqrt() if of_roots else x, order)
     noise = _uniform(flat) if stochastic else None
     return [*dense.encode(flat, noise, group, bits), *carrier(x, carries)]
+
+
+def encode_input(
+    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, of_roots: bool, carries: bool
+) -> list[Tensor]:
+    """As `encode`, of what a block is given: blocks share the codes of one tensor, as of an encoder's output."""
+    how = x._version, tuple(order), group, bits, stochastic, of_roots, carries
+    known, codes = _known().get(x, (None, ()))
+    shared = [code() for code in codes] if known == how else []
+    if shared and all(code is not None for code in shared):
+        return [code.view_as(code) for code in shared]
+    made = encode(x, order, group, bits, stochastic, of_roots, carries)
+    _known()[x] = how, [private.TensorWeakRef(code) for code in made]
+    return made
+
+
+@cache
+def _known() -> Any:
+    """By a tensor: its version, how it was encoded, and its codes; all of them held weakly."""
+    return private.WeakTensorKeyDictionary()
 
 
 def _uniform(x: Tensor) -> Tensor:
@@ -140,6 +161,8 @@ def _is_ascending(order: Sequence[int]) -> bool:
 
 _SCHEMAS = {
     encode: "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of_roots, bool carries) -> Tensor[]",
+    encode_input: "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of_roots, bool carries)"
+    " -> Tensor[]",
     decode: "(Tensor planes, Tensor minimum, Tensor scale, Tensor? sized, int[] shape, int[] order, int group,"
     " ScalarType dtype, bool of_roots) -> Tensor",
     pack: "(Tensor x, int[] order, bool carries) -> Tensor[]",
@@ -153,6 +176,6 @@ def operation(function: Callable[..., Any]) -> Callable[..., Any]:
     name = function.__name__
     torch.library.define(f"actfit::{name}", _SCHEMAS[function], tags=ops.STRIDES)
     torch.library.impl(f"actfit::{name}", "CompositeExplicitAutograd", function)
-    torch.library.register_fake(f"actfit::{name}", function)
+    torch.library.register_fake(f"actfit::{name}", encode if function is encode_input else function)
     operation: Callable[..., Any] = getattr(torch.ops.actfit, name).default
     return operation

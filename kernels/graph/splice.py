@@ -18,6 +18,7 @@ from actfit.kernels.graph.codes import (
     decode,
     decode_normalized,
     encode,
+    encode_input,
     encode_normalized,
     operation,
     pack,
@@ -52,7 +53,7 @@ def put_codes(
             sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries), called)
         else:
             options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
-            sent = _sent(forward.graph, node, encode, options, called)
+            sent = _sent(forward.graph, node, encode_input if node.op == "placeholder" else encode, options, called)
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
         decodings[placeholder] = partial(_decoded, called, received, node.meta["val"], form, carries)
@@ -71,8 +72,8 @@ def replace_codes(
 
     What has codes whatever a plan says has no site, and keeps `encode`.
     """
-    for made in forward.graph.find_nodes(op="call_function", target=encode):
-        if made.args[0] in cut.sites:
+    for made in list(forward.graph.nodes):
+        if made.target in (encode, encode_input) and made.args[0] in cut.sites:
             made.target = encoding(cut.sites[made.args[0]])
     for made in backward.graph.find_nodes(op="call_function", target=decode):
         made.target = decoding

@@ -1,9 +1,10 @@
 """Codes in the graphs of a block."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from actfit import compress
+from actfit import compress, saved_bytes
 
 
 class Softmax(nn.Module):
@@ -35,3 +36,50 @@ def test_small_probabilities_have_codes_of_their_roots() -> None:
     step = (p.max().sqrt() - p.min().sqrt()) / 15 * 1.01  # bfloat16 rounds it up
     assert ((got - p).abs() <= step * (p.sqrt() + step / 4)).all()
     assert (got - p)[1:].abs().max() < 0.2 * p[1:].max()
+
+
+class Crossed(nn.Module):
+    """A block that is given what all blocks are given, as an encoder's output, beside its own input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        result: Tensor = self.last(x + self.key(memory).tanh())
+        return result
+
+
+class Decoder(nn.Module):
+    """Blocks that share a tensor; it may be changed in place before each of them."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.factor = nn.Linear(64, 64), factor
+        self.blocks = nn.ModuleList(Crossed() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = self.first(x)
+        for block in self.blocks:
+            memory = memory if self.factor == 1 else memory.mul_(self.factor)
+            x = block(x, memory)
+        return x
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks_share_the_codes_of_what_all_are_given(bits: int) -> None:
+    model, x = Decoder(), torch.randn(256, 64)
+    compress(model, bits=bits)
+    code = x.numel() * bits // 8 + x.numel() // 64 * 4
+    tanh, sums = 4, 4
+    assert saved_bytes(model, x).total == (tanh + sums) * code + code
+
+
+def test_codes_of_a_tensor_that_was_changed_are_not_shared() -> None:
+    torch.manual_seed(0)
+    model, x = Decoder(factor=-0.7), torch.randn(256, 64)
+    weight = model.blocks[-1].key.weight  # type: ignore[union-attr]
+    (exact,) = torch.autograd.grad(model(x).sum(), weight)
+    compress(model, bits=8)
+    (got,) = torch.autograd.grad(model(x).sum(), weight)
+    assert (got - exact).norm() < 2.0**-7 * exact.norm()
