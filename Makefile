@@ -84,7 +84,7 @@ clean: ## remove what make made: .venv and those for other PyTorchs, caches, bui
 	find $(wildcard actfit benchmarks coefficients fitting codegen kernels notebooks tests) \
 		-name __pycache__ -prune -exec rm -rf {} +
 
-# Triton's interpreter of torch 2.9 fails with NumPy 2.4.
+# Triton's interpreter of torch 2.9 and 2.10 fails with NumPy 2.4.
 # One stamp per set of packages, written last: a set-up that failed half-way is taken up again.
 $(VENV)/ready-%: pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

@@ -172,29 +172,41 @@ def in_forward_ad() -> bool:
 
 
 @contextmanager
-def interpolations_whole() -> Iterator[None]:
-    """Meanwhile tracers leave PyTorch's interpolations as they are: written out, they round otherwise."""
-    for operation, kernels in _interpolations():
+def operations_whole() -> Iterator[None]:
+    """Meanwhile tracers leave as they are what they would write out and round otherwise than PyTorch's kernels.
+
+    These are interpolations and, up to torch 2.9, the derivatives of SiLU and Mish.
+    """
+    for operation, kernels in _written_out():
         for key in kernels:
             operation.py_kernels.pop(key, None)
         operation._dispatch_cache.clear()
+    for operation in _composite_derivatives():
+        operation.py_kernels[_private("DispatchKey").CompositeImplicitAutograd] = lambda *_, **__: NotImplemented
     try:
         yield
     finally:
-        for operation, kernels in _interpolations():
+        for operation, kernels in _written_out():
             operation.py_kernels.update(kernels)
             operation._dispatch_cache.clear()
+        for operation in _composite_derivatives():
+            operation.py_kernels.pop(_private("DispatchKey").CompositeImplicitAutograd, None)
 
 
 @cache
-def _interpolations() -> list[tuple[Any, dict[Any, Any]]]:
-    """The operations, each with the kernels in Python by which tracers write it out."""
+def _written_out() -> list[tuple[Any, dict[Any, Any]]]:
+    """The interpolations, each with the kernels in Python by which tracers write it out."""
     _private("get_decompositions")  # importing it registers them
     keys = [getattr(_private("DispatchKey"), name) for name in ("Autograd", "CompositeImplicitAutograd")]
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample_" in name]
     operations = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     kernels = [(each, {key: each.py_kernels[key] for key in keys if key in each.py_kernels}) for each in operations]
     return [(operation, written) for operation, written in kernels if written]
+
+
+def _composite_derivatives() -> list[Any]:
+    """Those that have kernels of their own, but that tracers of this release write out."""
+    return [torch.ops.aten.silu_backward.default, torch.ops.aten.mish_backward.default] if release() < (2, 10) else []
 
 
 _apply_of_torch: Any = None  # while `functions_seen` has replaced it

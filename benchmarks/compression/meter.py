@@ -32,7 +32,7 @@ def measured(loss: Callable[[], Tensor], device: torch.device) -> Bytes:
 
 def _by_profiler(loss: Callable[[], Tensor]) -> Bytes:
     """Bytes by the events of the CPU's allocator, which also gives out Inductor's buffers."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as events:  # else 2.10 warns
         result = loss()
         with record_function(BACKWARD):
             pass

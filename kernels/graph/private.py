@@ -65,7 +65,7 @@ def by_kernels(partition: Callable[..., Any], forward: Watched, tracing: Callabl
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with _patched(private.functorch_config, SETTINGS), tracing(), private.interpolations_whole():
+        with _patched(private.functorch_config, SETTINGS), tracing(), private.operations_whole():
             return _once(compiler(graph, of_tracing(inputs)), materialized=False)
 
     return compiled

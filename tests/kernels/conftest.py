@@ -8,12 +8,15 @@ import torch
 
 
 def _exact_cast(builder: object, source: object, target: object) -> object:
-    """The interpreter's cast, but float32 to bfloat16 rounds to nearest even, and subnormal numbers stay."""
+    """The interpreter's cast, but to bfloat16 it rounds to nearest even, and subnormal numbers stay.
+
+    It takes a parameter that is subnormal as float64, which a GPU does not.
+    """
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
     scalar = target.scalar
-    if source.dtype.scalar == tl.float32 and scalar == tl.bfloat16:
+    if source.dtype.scalar in (tl.float32, tl.float64) and scalar == tl.bfloat16:
         bits = torch.from_numpy(np.ascontiguousarray(source.data)).to(torch.bfloat16).view(torch.int16)
         return TensorHandle(bits.numpy().view(np.uint16), scalar)
     if source.dtype.scalar == tl.bfloat16 and scalar == tl.float32:

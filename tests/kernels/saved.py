@@ -43,6 +43,6 @@ def bytes_in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> int:
 
 def bytes_allocated(forward: Callable[..., Tensor], *args: Any) -> tuple[Tensor, int]:
     """The result of `forward`, and the bytes of CPU memory that it allocated and did not free, with the output's."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:  # else 2.10 warns
         output = forward(*args)
     return output, sum(event.self_cpu_memory_usage for event in seen.events())

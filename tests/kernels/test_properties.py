@@ -131,6 +131,13 @@ def test_values_and_gradients_are_those_of_float64(name, place):
     check()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_parameter_that_is_subnormal(dtype, backend):
+    x = torch.tensor([1.5, -1.5], dtype=dtype)
+    y, _ = both(x.to(backend), torch.ones_like(x).to(backend), "threshold", "forward-ad", (0.0, 1e-40))
+    assert y.tolist() == STOCK["threshold"](x, 0.0, 1e-40).tolist()
+
+
 # Each but the last is rounded up: the number that it is rounded to is above it, and must count as at it.
 @pytest.mark.parametrize(
     ("dtype", "lambd"),

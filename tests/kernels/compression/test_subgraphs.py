@@ -12,6 +12,7 @@ from torch.compiler import nested_compile_region
 from torch.nn import functional as F
 
 import actfit
+from actfit.kernels import private
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
@@ -64,6 +65,10 @@ def test_regions_without_our_pass_are_refused() -> None:
         run(torch.randn(256, 64))
 
 
+# Nor does 2.9 by itself.
+SOFTMAX = pytest.mark.skipif(private.release() < (2, 10), reason="2.9 compiles no softmax whose size depends on data")
+
+
 class Routed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +100,7 @@ class Split(Routed):
 
 @pytest.mark.parametrize(
     ("make", "saved"),  # whether a tensor of such a size is saved
-    [(Experts, True), (Selected, False), (Normed, True), (Split, True)],
+    [(Experts, True), (Selected, False), (Normed, True), pytest.param(Split, True, marks=SOFTMAX)],
 )
 @dynamo_config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
 def test_sizes_that_depend_on_data(make: Callable[[], nn.Module], saved: bool) -> None:
