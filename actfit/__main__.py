@@ -15,7 +15,7 @@ COMMANDS = {
     "check": ("coefficients", ("check",), "verify stored fits"),
     "emit": ("codegen", ("emit",), "write a Triton or PyTorch module of a function"),
     "inspect": ("codegen", ("inspect",), "compile a kernel without a GPU: instructions, registers"),
-    "memory": ("kernels.memory", (), "count what a model saves for backward, and plan a budget"),
+    "memory": ("kernels.memory", (), "count what a model saves for backward, plan a budget, see what fits a GPU"),
     "record": ("kernels.record", (), "sample what a model's activations are given"),
 }
 

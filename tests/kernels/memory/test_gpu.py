@@ -1,8 +1,8 @@
 """`actfit memory --gpu`: bytes beside those of peak_bytes and of an H100, the largest batch, what it says."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,15 +68,11 @@ def ways(model: nn.Module) -> dict[str, Callable[[], AbstractContextManager[Any]
     }
 
 
-class compressed:
-    def __init__(self, model: nn.Module, **how: Any) -> None:
-        self.handle = compress(model, **how)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *raised: object) -> None:
-        self.handle.remove()
+@contextmanager
+def compressed(model: nn.Module, **how: Any) -> Iterator[None]:
+    handle = compress(model, **how)
+    yield
+    handle.remove()
 
 
 @pytest.mark.slow
@@ -146,7 +142,7 @@ def row(way: str, peak: int, time: float, gradient: str = "exact", largest: int 
 @pytest.mark.parametrize(
     ("gpu", "before", "rows", "verdict"),
     [
-        (20, (5, 5, 10, 0), [], "No batch fits: 20 B are there before a step. Train fewer weights"),
+        (20, (5, 5, 10, 0), [], "No batch fits: 20 B are there before a step. Train fewer weights, as LoRA does."),
         (30, (5, 5, 10, 15), [], "No batch fits: the optimizer's step itself takes 15 B, but nothing with AdamW(fused"),
         (40, (5, 5, 10, 0), [row("as it is", 41, 1.0)], "This batch does not fit. Shorten the samples."),
         (40, (5, 5, 10, 0), [row("as it is", 41, 1.0, largest=1)], "This batch does not fit. A smaller one does."),
@@ -155,8 +151,8 @@ def row(way: str, peak: int, time: float, gradient: str = "exact", largest: int 
             40 * 2**20,
             (5 * 2**20, 5 * 2**20, 10 * 2**20, 0),
             [row("as it is", 41 * 2**20, 1.0), row("8 bits", 30, 1.17, "approximate"), row("checkpoint", 30, 1.3)],
-            "It does not fit as it is. Of what fits, 8 bits is fastest, and checkpoint of those with exact gradients. In"
-            ' your training: compress(model, fit="20MiB", inputs=batch).',
+            "It does not fit as it is. Of what fits, 8 bits is fastest, and checkpoint of those with exact gradients."
+            ' In your training: compress(model, fit="20MiB", inputs=batch).',
         ),
     ],
 )
@@ -169,7 +165,7 @@ def test_the_verdict(gpu: int, before: tuple[int, ...], rows: list[Row], verdict
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "vit-l"])
 def test_peaks_of_an_h100(name: str) -> None:
-    """What the allocator of an H100 counted, gradients not being there before a step; docs/how-to/measure.md says it."""
+    """What the allocator of an H100 counted, without gradients before a step; docs/how-to/gpu.md says it."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     from benchmarks.gpu.models import LLAMA, VIT
 
