@@ -96,7 +96,7 @@ def _card(options: argparse.Namespace) -> str:
     if options.format == "json":
         rows = [{**asdict(row), "fits": fits.fits(row)} for row in fits.rows]
         return json.dumps({**title, "gpu": fits.gpu, "before": fits.before._asdict(), "results": rows}, indent=1)
-    return f"{_heading(title)}; {fits}"
+    return f"{_heading(title)}\n{fits}"
 
 
 def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:

@@ -130,7 +130,8 @@ def test_a_plan_of_an_own_model_is_exact(capsys: pytest.CaptureFixture[str]) -> 
 def test_inputs_without_a_common_length_have_no_largest_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"--model {HERE}:unlike --gpu 1GiB".split()) == command.GOOD
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{HERE}:unlike (Two), float32, input 256×64, 1; GPU of 1.0 GiB; there before a step: ")
+    assert lines[0] == f"{HERE}:unlike (Two), float32, input 256×64, 1"
+    assert lines[1].startswith("GPU of 1.0 GiB; there before a step: weights 520.0 KiB, gradients ")
     assert all(line.split(" | ")[3] == "–" for line in lines if line.startswith("| ") and " | yes" in line)
     assert "It fits as it is." in lines
 
