@@ -1,6 +1,7 @@
 """actfit COMMAND …: all commands of the project by one name."""
 
 import argparse
+import os
 import runpy
 import sys
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ def main() -> None:
     if name not in COMMANDS:
         _other(name)
     module, before, _ = COMMANDS[name]
+    sys.path.append(os.getcwd())  # for --model mymodel:build, as of `python -m`; last, so that it hides no library
     sys.argv[1:] = [*before, *words]
     runpy.run_module(f"actfit.{module}", run_name="__main__", alter_sys=True)
 

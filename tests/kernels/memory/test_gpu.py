@@ -153,7 +153,7 @@ def row(way: str, peak: int, time: float, gradient: str = "exact", largest: int 
             (5 * 2**20, 5 * 2**20, 10 * 2**20, 0),
             [row("as it is", 41 * 2**20, 1.0), row("8 bits", 30, 1.17, "approximate"), row("checkpoint", 30, 1.3)],
             "It does not fit as it is. Of what fits, 8 bits is fastest, and checkpoint of those with exact gradients."
-            ' In your training: compress(model, fit="20MiB", inputs=batch).',
+            ' A plan for your training: compress(model, fit="20MiB", inputs=batch).',
         ),
     ],
 )
@@ -193,6 +193,10 @@ def test_peaks_of_an_h100(name: str) -> None:
         ("--gpu h100", "gpu must be the bytes of its memory, as 24GiB, got 'h100'"),
         ("--gpu 0.5", "gpu must be the bytes of its memory, as 24GiB, got '0.5'"),
         ("--gpu 24GiB --optimizer adam", "optimizer must be one of adamw, adamw-fused, sgd, none, got 'adam'"),
+        (
+            "--gpu 24GiB --model my/models.py:net",
+            "model must be module:function, as my.models:net, got 'my/models.py:net'",
+        ),
         ("--optimizer adamw", "optimizer must go with --gpu, whose memory it takes, got 'adamw' without"),
         (
             "--gpu 24GiB --budget 0.5",
