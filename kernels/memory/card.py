@@ -88,7 +88,9 @@ class Card:
         fastest = [min(rows, key=lambda row: row.time or 1.0).way for rows in (fitting, exact) if rows]
         also = "" if fastest[0] == fastest[-1] else f", and {fastest[-1]} of those with exact gradients"
         call = f'compress(model, fit="{room // 2**20}MiB", inputs=batch)'
-        return f"It does not fit as it is. Of what fits, {fastest[0]} is fastest{also}. A plan for your training: {call}."
+        return (
+            f"It does not fit as it is. Of what fits, {fastest[0]} is fastest{also}. A plan for your training: {call}."
+        )
 
     def __str__(self) -> str:
         held = f"weights {size(self.before.weights)}, gradients {size(self.before.gradients)}"

@@ -80,7 +80,7 @@ def _labelled(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
         return kwargs
     first, tokens = next(iter(kwargs.values())), kwargs.get("input_ids")
     if tokens is not None and getattr(model, "loss_type", "") is None:  # GPT-2's, where transformers takes this one
-        model.loss_type = "ForCausalLM"  # type: ignore[assignment]
+        model.loss_type = "ForCausalLM"
     return {**kwargs, "labels": first.new_zeros(len(first), dtype=torch.long) if tokens is None else tokens}
 
 
@@ -123,7 +123,7 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
 
     def peak(samples: int | None) -> int:
         args, kwargs = call if samples is None else _repeated(call, samples)
-        given = sum(x.nbytes for x in private.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        given: int = sum(x.nbytes for x in private.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         activations = peak_bytes(model, *args, accounting="cuda", **kwargs)
         return before.held + max(given + activations, before.passing)
 
@@ -164,7 +164,8 @@ def _plan(
     options: argparse.Namespace, model: nn.Module, call: Call, room: int, progress: Callable[[str], object]
 ) -> Plan:
     """The plan for what is left of the GPU: by errors of a narrow copy, or an exact one of a user's model."""
-    stand_in, bound = (model, call), 0.0 if options.model not in zoo.names() else None
+    stand_in: tuple[nn.Module, Any] = (model, call)
+    bound = 0.0 if options.model not in zoo.names() else None
     if bound is None:
         progress("building a narrow copy")
         narrow, inputs = narrow_copy(options)
