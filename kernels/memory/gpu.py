@@ -119,26 +119,26 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
     A peak is the largest of sums, one for each moment, that grow in proportion to the batch: a line through two of
     its points is nowhere above it outside of these. So a batch is found by a line, and counts only if measured.
     """
-    batch = _batch(call)
+    batch, room = _batch(call), gpu - before.held
 
-    def peak(samples: int | None) -> int:
+    def taken(samples: int | None) -> int:
         args, kwargs = call if samples is None else _repeated(call, samples)
         given: int = sum(x.nbytes for x in private.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        activations = peak_bytes(model, *args, accounting="cuda", **kwargs)
-        return before.held + max(given + activations, before.passing)
+        return given + peak_bytes(model, *args, accounting="cuda", **kwargs)
 
-    here = peak(None)
-    if batch is None or before.held + before.passing > gpu:
-        return here, None if batch is None else 0
-    known = {batch: here, 2 * batch: peak(2 * batch)}
+    here = taken(None)
+    peak = before.held + max(here, before.passing)
+    if batch is None or room < before.passing:
+        return peak, None if batch is None else 0
+    known = {batch: here, 2 * batch: taken(2 * batch)}
     for _ in range(TRIES):
-        first, second = sorted(sorted(known, key=lambda samples: abs(known[samples] - gpu))[:2])
+        first, second = sorted(sorted(known, key=lambda samples: abs(known[samples] - room))[:2])
         rise = (known[second] - known[first]) / (second - first)
-        guess = floor(first + (gpu - known[first]) / rise) if rise > 0 else first
+        guess = floor(first + (room - known[first]) / rise) if rise > 0 else first
         if guess < 1 or guess in known:
             break
-        known[guess] = peak(guess)
-    return here, max((samples for samples, taken in known.items() if taken <= gpu), default=0)
+        known[guess] = taken(guess)
+    return peak, max((samples for samples, amount in known.items() if amount <= room), default=0)
 
 
 def _batch(call: Call) -> int | None:

@@ -76,22 +76,33 @@ def compressed(model: nn.Module, **how: Any) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpu", [3 * 2**20, 30 * 2**20])
-def test_the_largest_batch_fits_and_one_more_does_not(capsys: pytest.CaptureFixture[str], gpu: int) -> None:
-    """By other batches than the two that the line goes through, one of them below the given batch."""
-    rows = {row["way"]: row for row in answered(capsys, f"--model {HERE}:mine --gpu {gpu} --optimizer sgd")["results"]}
+@pytest.mark.parametrize(
+    ("mebibytes", "optimizer", "samples"), [(3, "sgd", BATCH), (30, "sgd", BATCH), (5, "adamw", 2)]
+)
+def test_the_largest_batch_fits_and_one_more_does_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mebibytes: int, optimizer: str, samples: int
+) -> None:
+    """By other batches than the two that the line goes through; below the given one; and where AdamW's step takes more
+    than two samples do, so that the peak of both is the same."""
+    monkeypatch.setattr(f"{HERE}.BATCH", samples)
+    gpu = mebibytes * 2**20
+    words = f"--model {HERE}:mine --gpu {gpu} --optimizer {optimizer}"
+    rows = {row["way"]: row for row in answered(capsys, words)["results"]}
     model = net()
+    before = before_step(model, optimizer)
 
     def peak(batch: int) -> int:
         x = torch.randn(batch, WIDTH)
-        return 2 * WEIGHTS + x.nbytes + peak_bytes(model, x, accounting="cuda")
+        return before.held + max(x.nbytes + peak_bytes(model, x, accounting="cuda"), before.passing)
+
+    assert (peak(samples) == peak(2 * samples)) == (optimizer == "adamw")
 
     for way, within in ways(model).items():
         with within():
-            assert rows[way]["peak"] == peak(BATCH)
-            assert rows[way]["fits"] == (peak(BATCH) <= gpu)
+            assert rows[way]["peak"] == peak(samples)
+            assert rows[way]["fits"] == (peak(samples) <= gpu)
             assert peak(rows[way]["largest"]) <= gpu < peak(rows[way]["largest"] + 1)
-    assert rows["as it is"]["largest"] < BATCH or gpu > 2**24
+    assert (rows["as it is"]["largest"] < samples) == (mebibytes == 3)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "sgd", "none"])
