@@ -28,7 +28,7 @@ from actfit.codegen.subject import DTYPES
 from actfit.fitting.activations import names
 from actfit.fitting.errors import InputError
 from actfit.kernels.engine import templates
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.method import Method
 from benchmarks.rows import RESULTS, Row, read_lines, revision, save, summary
 

@@ -1,11 +1,11 @@
-"""python -m codegen emit | check | list | inspect: kernels from expressions and coefficient files."""
+"""python -m codegen emit | check | inspect: kernels from expressions and coefficient files."""
 
 from actfit.coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from actfit.codegen.options import ALL, METHODS, bits, check, method, params, parser
+from actfit.codegen.options import ALL, bits, check, method, params, parser
 from actfit.coefficients.schema import CoefficientError, Document
 from actfit.fitting.errors import InputError
 
@@ -39,8 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _emit(options, list(sys.argv[1:] if arguments is None else arguments))
         case "check":
             return _check()
-        case "list":
-            return _list()
     return _inspect(options)
 
 
@@ -135,25 +133,6 @@ def _check() -> int:
     advice = f"; to write them anew: {remedy}" if bad else ""
     print(f"{len(texts)} files, {len(bad)} bad{advice}")
     return command.BAD if bad else command.GOOD
-
-
-def _list() -> int:
-    print(f"{'function':14}{'parameters':26}{'methods':53}tables")
-    for name in names():
-        subject = of_catalogue(name)
-        methods = [
-            name for name in METHODS if any(_served(subject, name, width) for width in (None, *subject.fewbit()))
-        ]
-        parameters = ", ".join(f"{key}={value:g}" for key, value in subject.activation.params.items())
-        print(f"{name:14}{parameters:26}{', '.join(methods):53}{', '.join(map(str, subject.fewbit()))} bits")
-    return command.GOOD
-
-
-def _served(subject: Subject, name: str, width: int | None) -> bool:
-    try:
-        return Request(subject, method(name, width), "bfloat16", ()).spec is not None
-    except InputError:
-        return False
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -75,11 +75,6 @@ class Report:
         return dict(sorted(counts.items()))
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Bits of the accesses to tensors of the activation's dtype."""
-        return tuple(sorted({bits for _, what, bits in self.accesses if what == "tensor"}))
-
-    @property
     def title(self) -> str:
         """What was compiled, without the direction."""
         return f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch} (Triton {self.triton})"

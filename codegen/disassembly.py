@@ -50,7 +50,6 @@ _AMD_LINE = re.compile(r"^(\.LBB\w+):|^\t([a-z][a-z0-9_]+)(.*)")
 _AMD_JUMP = re.compile(r"s_c?branch")
 _AMD_WIDTHS = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32, "short": 16, "ushort": 16, "byte": 8}
 _ENDS = ("EXIT", "s_endpgm")
-_ADDRESS = re.compile(r"tt\.addptr [^:]*: ([^,]+?), (\S+)")
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,6 @@ class Code:
     def total(self) -> int:
         """All instructions."""
         return sum(self.opcodes.values())
-
-    @property
-    def straight(self) -> bool:
-        """Whether each instruction is done at most once."""
-        return not self.loops and not self.calls
 
 
 def sass(listing: str) -> Code:
@@ -120,11 +114,6 @@ def amdgcn(listing: str) -> Code:
             accesses[access[1], _AMD_WIDTHS[access[2].removeprefix("u")]] += 1
     calls = sum(opcode in ("s_swappc_b64", "s_setpc_b64") for opcode, _ in instructions)
     return _count((opcode for opcode, _ in instructions), _AMD, accesses, loops, skips, calls)
-
-
-def offsets(ttir: str) -> list[tuple[str, str]]:
-    """Each address computed in Triton's first intermediate text: types of the pointer and of the offset added to it."""
-    return _ADDRESS.findall(ttir)
 
 
 def usage(text: str) -> dict[str, int]:

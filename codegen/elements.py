@@ -83,7 +83,7 @@ def branch_bit(subject: Subject, target: str) -> Function | None:
         border = f"params[{subject.parameters.index(closed.bit)}]" if subject.parameters else ""
         border = border or repr(subject.activation.params[closed.bit])
         return Function("branch_bit", arguments, doc, (result.format(f"x > {border}"),), jit=jit)
-    solution = _any_solution(subject)
+    solution = subject.formulas[0].document["solution"]
     if solution["border"] is None:
         return None
     # For float32 numbers x >= T holds just where x >= the next float32 above, x > T where x > the next one below.
@@ -199,7 +199,7 @@ def in_dtype(subject: Subject, dtype: str) -> Subject:
 
 def _closed(subject: Subject) -> Closed | None:
     """The formula for any parameters, where they are free or not those of the files."""
-    return None if subject.has_formula and not subject.parameters else CLOSED.get(subject.name)
+    return None if subject.formulas and not subject.parameters else CLOSED.get(subject.name)
 
 
 def _values(subject: Subject, dtype: str | None) -> dict[Symbol, Rational]:
@@ -219,9 +219,3 @@ def _nearest(value: float, dtype: str | None) -> float:
             bits = int(np.float32(value).view(np.uint32))
             return float(np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32))
     return float(np.float32(value))
-
-
-def _any_solution(subject: Subject) -> dict[str, Any]:
-    files = [*subject.invact().values(), *subject.invact(2).values()]
-    solution: dict[str, Any] = files[0].document["solution"]
-    return solution

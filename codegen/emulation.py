@@ -34,14 +34,6 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-def _fma(a: Any, b: Any, c: Any) -> Any:
-    return np.float32(np.float64(a) * b + c)  # a product of two float32 is exact in float64
-
-
-def _clamp(u: Any, min: Any = None, max: Any = None) -> Any:
-    return np.maximum(u, min) if max is None else np.minimum(u, max)
-
-
 # By the names in Triton and PyTorch, without "tl." and "torch.".
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in ("abs", "exp", "exp2", "log", "log2", "sqrt", "floor", "where", "sign")},
@@ -54,10 +46,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": special.erf,
     "erfc": special.erfc,
     "sigmoid": special.expit,
-    "fma": _fma,
+    "fma": lambda a, b, c: np.float32(np.float64(a) * b + c),  # a product of two float32 is exact in float64
     "maximum": lambda a, b, **_: np.maximum(a, b),
     "minimum": lambda a, b, **_: np.minimum(a, b),
-    "clamp": _clamp,
+    "clamp": lambda u, min=None, max=None: np.maximum(u, min) if max is None else np.minimum(u, max),
     "full_like": lambda u, value: np.full_like(u, value),
     "zeros_like": np.zeros_like,
 }

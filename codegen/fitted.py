@@ -57,8 +57,9 @@ class Fitted:
         """
         functions = with_limits(self.subject, dtype, target, self._functions(target))
         reach(self.subject, dtype, target, functions)
-        if target == "torch":
-            functions = [_with_suffix(function, self.dtypes) for function in functions]
+        if target == "torch":  # where formulas have their dtype in their name
+            suffixes = [f"_{self.dtypes[0]}" * each.name.startswith("derivative_") for each in functions]
+            functions = [replace(each, name=each.name + end) for each, end in zip(functions, suffixes, strict=True)]
         imports = TRITON_IMPORTS if target == "triton" else "import torch"
         return text_of([self.key], imports, texts_of(functions, dtype, target))
 
@@ -71,13 +72,6 @@ class Fitted:
                 bit = elements.branch_bit(self.subject, target)
                 functions += [bit] if bit is not None else []
         return functions
-
-
-def _with_suffix(function: Function, dtypes: tuple[str, ...]) -> Function:
-    """A formula with its dtype in its name, as PyTorch's modules have them."""
-    return (
-        replace(function, name=f"{function.name}_{dtypes[0]}") if function.name.startswith("derivative_") else function
-    )
 
 
 def read(coefficients: Coefficients) -> Fitted:

@@ -14,14 +14,10 @@ from actfit.fitting.activations.functions import expm1, log1p, phi, sech, sigmoi
 _ROOT = 1 / sympy.sqrt(2 * sympy.pi)
 
 
-def _cosh(u: Expr) -> tuple[Expr, Expr]:
-    return Abs(u), 1 / (2 * sigmoid(2 * Abs(u)))
-
-
 # function -> (exponent, bounded part)
 _PARTS: dict[type[Expr], Callable[[Expr], tuple[Expr, Expr]]] = {
     exp: lambda u: (u, Integer(1)),
-    sympy.cosh: _cosh,
+    sympy.cosh: lambda u: (Abs(u), 1 / (2 * sigmoid(2 * Abs(u)))),
     sympy.sinh: lambda u: (Abs(u), tanh(u) / (2 * sigmoid(2 * Abs(u)))),
     expm1: lambda u: ((u + Abs(u)) / 2, -sympy.sign(u) * expm1(-Abs(u))),
     sech: lambda u: (-Abs(u), 2 * sigmoid(2 * Abs(u))),

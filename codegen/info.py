@@ -24,7 +24,7 @@ _ELEMENTS = ("forward", "derivative", "branch_bit", "code_", "level_")
 def info(subject: Subject) -> FunctionInfo:
     """The properties of any function; free parameters have their defaults."""
     closed, minimum = CLOSED.get(subject.name), subject.activation.minimum.value
-    two = elements.branch_bit(subject, "torch") is not None if _has_formula(subject) else False
+    two = (subject.formulas or closed) and elements.branch_bit(subject, "torch") is not None
     far = np.abs(values(Tape(subject.activation.d1_expression), _FAR))
     return FunctionInfo(
         name=subject.name,
@@ -44,10 +44,6 @@ def info(subject: Subject) -> FunctionInfo:
 def _cuts(subject: Subject) -> dict[str, CutOutput]:
     cuts = {dtype: CutOutput.of(file.document["solution"]) for dtype, file in subject.invact(2).items()}
     return {dtype: cut for dtype, cut in cuts.items() if cut is not None}
-
-
-def _has_formula(subject: Subject) -> bool:
-    return subject.has_formula or subject.name in CLOSED
 
 
 def functions_module(subjects: Iterable[Subject]) -> str:

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from actfit.codegen import disassembly
-from actfit.codegen.costs import Report, as_table
+from actfit.codegen.costs import Report as Report
 from actfit.codegen.options import ARCHS
 from actfit.fitting.errors import InputError, nearest
 from actfit.kernels.engine.templates import OPTIONS, ROWS, WARPS
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import KernelSpec, Method
 from actfit.kernels.methods.storage import TABLE_CODES
-
-__all__ = ["ARCHS", "DIRECTIONS", "ROWS", "WARPS", "Report", "as_table", "inspect", "kernel", "offsets"]
 
 DIRECTIONS = ("forward", "backward")
 
@@ -38,7 +36,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
     InputError
         For a function, method or dtype without a kernel.
     """
-    from actfit.kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
+    from actfit.kernels.generated.functions import FUNCTIONS  # emitted: `emit --all` works without
 
     if function not in FUNCTIONS:
         raise InputError(
@@ -74,22 +72,8 @@ def inspect(function: str, method: Method, dtype: str, arch: str) -> list[Report
     """
     spec = kernel(function, method, dtype)
     _check(arch)
-    with _compiling() as folder:
+    with compiling() as folder:
         return [_report(spec, dtype, direction, arch, folder) for direction in DIRECTIONS]
-
-
-def offsets(
-    function: str, method: Method, dtype: str, arch: str, *, count: str = "i64"
-) -> dict[str, list[tuple[str, str]]]:
-    """By direction, each address that is computed: type of the pointer and of the offset, in Triton's first text.
-
-    Arguments and errors are those of `inspect`; `count` is the type of n, "i64", or "i32" as for a count below 2**31.
-    """
-    spec = kernel(function, method, dtype)
-    _check(arch)
-    with _compiling():
-        texts = {direction: _compiled(spec, dtype, direction, arch, count).asm["ttir"] for direction in DIRECTIONS}
-    return {direction: disassembly.offsets(str(text)) for direction, text in texts.items()}
 
 
 def _check(arch: str) -> None:
@@ -105,7 +89,7 @@ def _check(arch: str) -> None:
 
 
 @contextmanager
-def _compiling() -> Iterator[Path]:
+def compiling() -> Iterator[Path]:
     """A temporary folder as Triton's cache, so that nothing compiled earlier is used."""
     with tempfile.TemporaryDirectory() as name:
         settings = {"TRITON_CACHE_DIR": name, "TRITON_DEFAULT_FP_FUSION": "1"}  # else Triton warns of its next default
@@ -121,8 +105,11 @@ def _compiling() -> Iterator[Path]:
                     os.environ[key] = value
 
 
-def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: str = "i64") -> Any:
-    """Triton's result; `asm` has the texts of all stages. All pointers, and n, are multiples of 16."""
+def compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: str = "i64") -> Any:
+    """Triton's result; `asm` has the texts of all stages. All pointers, and n, are multiples of 16.
+
+    `count` is the type of n, "i64", or "i32" as for a count below 2**31.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -145,19 +132,9 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
 def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
     """The kernels' constants by name."""
     module = importlib.import_module(f"actfit.kernels.generated.{spec.function.name}_triton")
-    forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype))
-    table = spec.method.table(spec.function) if spec.storage is TABLE_CODES else None
-    return {
-        "FORWARD": forward,
-        "ENCODE": encode,
-        "DECODE": decode,
-        "STORAGE": spec.storage.name,
-        "MINIMUM": spec.function.minimum,
-        "CUT": spec.function.cuts.get(dtype),
-        "BITS": spec.stored_bits,
-        "STEPS": 0 if table is None else table.steps,
-        "ROWS": ROWS,
-    }
+    elements = (getattr(module, name) for name in spec.elements(dtype))
+    names = ("FORWARD", "ENCODE", "DECODE")
+    return {**dict(zip(names, elements, strict=True)), **spec.constants(dtype), "ROWS": ROWS}
 
 
 def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[str, ...]:
@@ -178,16 +155,16 @@ def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[st
 def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, folder: Path) -> Report:
     import triton
 
-    compiled = _compiled(spec, dtype, direction, arch)
+    made = compiled(spec, dtype, direction, arch)
     backend, _, lanes = ARCHS[arch]
     if backend == "cuda":
-        code, registers, spilled = _read_cubin(compiled.asm["cubin"], folder)
+        code, registers, spilled = _read_cubin(made.asm["cubin"], folder)
     else:
-        text = str(compiled.asm["amdgcn"])
+        text = str(made.asm["amdgcn"])
         code, used = disassembly.amdgcn(text), disassembly.amd_usage(text)
         registers, spilled = used["vgpr_count"], used["vgpr_spill_count"] + used["sgpr_spill_count"]
     elements = 8 * ROWS // (WARPS * int(lanes))
-    shared, version = int(compiled.metadata.shared), str(triton.__version__)
+    shared, version = int(made.metadata.shared), str(triton.__version__)
     return Report(spec, dtype, direction, arch, code, elements, registers, spilled, shared, version)
 
 

@@ -28,7 +28,7 @@ def triton_module(subject: Subject) -> str:
     tables = [file for bits, file in subject.fewbit().items() if bits <= MAX_INLINE_BITS]
     texts = [function.text() for function in triton_functions(subject)]
     options = f"--fn {subject.name} --method all --target triton"
-    return _text(subject, options, [*tables, *_formulas(subject)], TRITON_IMPORTS, texts)
+    return _text(subject, options, [*tables, *subject.formulas], TRITON_IMPORTS, texts)
 
 
 def triton_functions(subject: Subject) -> list[Function]:
@@ -60,7 +60,7 @@ def torch_module(subject: Subject) -> str:
     bit = elements.branch_bit(subject, "torch")
     functions += [bit] if bit is not None else []
     options = f"--fn {subject.name} --method all --target torch"
-    return _text(subject, options, _formulas(subject), "import torch", texts_of(functions, "float32", "torch"))
+    return _text(subject, options, subject.formulas, "import torch", texts_of(functions, "float32", "torch"))
 
 
 def loops_module(subject: Subject) -> str | None:
@@ -158,7 +158,3 @@ def _text(subject: Subject, options: str, files: list[File], imports: str, texts
     again = f"To make it again: actfit emit {options}"
     doc = [f"{subject.name}(x) = {subject.activation.expr}", "", MARK, again, ""]
     return text_of([*doc, *(f"    {file.origin}" for file in files)], imports, texts)
-
-
-def _formulas(subject: Subject) -> list[File]:
-    return [*subject.invact().values(), *subject.invact(2).values()]

@@ -13,9 +13,8 @@ from actfit.kernels.methods.method import Method
 from actfit.kernels.methods.registry import DEFAULT, ELEMENTWISE, make
 
 PROG = "python -m codegen"
-COMMANDS = "emit | check | list | inspect"
+COMMANDS = "emit | check | inspect"
 METHODS = tuple(ELEMENTWISE)
-METHOD = DEFAULT
 ALL = "all"  # for --method: everything that the project ships of a function
 TARGETS = ("triton", "torch")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -37,7 +36,7 @@ def parser() -> command.Parser:
     emit.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
     emit.add_argument("--param", metavar="NAME=VALUE", action="append", default=[], help="set a parameter; repeatable")
     emit.add_argument(
-        "--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD}), or all, as shipped"
+        "--method", metavar="M", default=DEFAULT, help=f"{', '.join(METHODS)} (default: {DEFAULT}), or all, as shipped"
     )
     emit.add_argument(
         "--bits",
@@ -50,12 +49,11 @@ def parser() -> command.Parser:
     emit.add_argument("-o", "--out", metavar="PATH", help="file to write (default: print)")
     emit.add_argument("--all", action="store_true", help="in a checkout: write all of kernels/generated anew")
     commands.add_parser("check", help="emit everything again and compare, byte for byte")
-    commands.add_parser("list", help="show what is there")
     inspect = commands.add_parser(
         "inspect", prog="actfit inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
     )
     inspect.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
-    inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")
+    inspect.add_argument("--method", metavar="M", default=DEFAULT, help=f"{', '.join(METHODS)} (default: {DEFAULT})")
     inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS}) or invact (1)")
     inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     inspect.add_argument("--arch", metavar="A", default="sm_90", help=f"{', '.join(ARCHS)} (default: sm_90)")
@@ -88,7 +86,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _check_alone(options: argparse.Namespace) -> None:
-    usual: dict[str, Any] = {"param": [], "method": METHOD, "target": TARGETS[0]}
+    usual: dict[str, Any] = {"param": [], "method": DEFAULT, "target": TARGETS[0]}
     usual |= dict.fromkeys(("fn", "expr", "name", "bits", "dtype", "coefficients", "out"))
     given = [name for name, value in usual.items() if getattr(options, name) != value]
     if given:

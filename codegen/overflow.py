@@ -50,11 +50,11 @@ def reach(subject: Subject, dtype: str, target: str, functions: Sequence[Functio
     """
     known = _by_name(functions, dtype, target)
     expressions = {"forward": subject.activation.f_expression, "derivative": subject.activation.d1_expression}
-    x, limit = points(dtype), math.inf
+    x, limit, params = points(dtype), math.inf, tuple(subject.activation.params[name] for name in subject.parameters)
     x = x[np.abs(values(Tape(subject.activation.f_expression), x)) <= CLEAR]
     for function in functions:
         if function.name in expressions and not _stock(function):
-            wrong = _wrong(Emulation(known), function.name, expressions[function.name], x, _params(subject))
+            wrong = _wrong(Emulation(known), function.name, expressions[function.name], x, params)
             if wrong is not None:
                 limit = min(limit, _judged(function.name, subject, *wrong))
     return limit
@@ -69,10 +69,6 @@ def with_limits(subject: Subject, dtype: str, target: str, functions: Sequence[F
     """The functions; those that are NaN at an infinity where there is a limit give the limit."""
     known = _by_name(functions, dtype, target)
     return [infinities.with_limits(subject, function.name, known) for function in functions]
-
-
-def _params(subject: Subject) -> tuple[float, ...]:
-    return tuple(subject.activation.params[name] for name in subject.parameters)
 
 
 def _by_name(functions: Sequence[Function], dtype: str, target: str) -> dict[str, Function]:

@@ -132,15 +132,13 @@ def compared(condition: type[Condition], a: Expr, b: Expr) -> Condition:
 def absolute(u: Expr) -> Expr:
     """|u|, whose derivative at 0 is 0."""
     # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
-    return sympy.Abs(u) if u.is_extended_real else select(_positive(u), u, select(_not_negative(u), Integer(0), -u))
+    if u.is_extended_real:
+        return sympy.Abs(u)
+    return select(_positive(u), u, select(compared(at_most, Integer(0), u), Integer(0), -u))
 
 
 def _positive(u: Expr) -> Condition:
     return compared(below, Integer(0), u)
-
-
-def _not_negative(u: Expr) -> Condition:
-    return compared(at_most, Integer(0), u)
 
 
 def sign(u: Expr) -> Expr:

@@ -95,7 +95,7 @@ class Request:
 
     def _formula(self) -> File | None:
         subject, bits = self.subject, self.method.arguments().get("bits", 1)
-        if not subject.has_formula and subject.name in CLOSED:
+        if not subject.formulas and subject.name in CLOSED:
             return None
         formulas = subject.invact(bits if subject.invact(2) else 1)
         if self.dtype not in formulas:

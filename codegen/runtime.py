@@ -20,14 +20,13 @@ from torch import Tensor
 
 from actfit.fitting.errors import InputError
 from actfit.kernels import private
-from actfit.kernels.autograd import Fused, all_in_memory_order
+from actfit.kernels.autograd import Fused, in_memory_order
 from actfit.kernels.autograd import elementwise as run_kernel
 from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.engine.emitted import Emitted, module_of, register_emitted
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import register_kernel
-from actfit.kernels.stock import transformed
-from actfit.kernels.torch_state import clamp_passes_at_ends
+from actfit.kernels.stock import clamp_passes_at_ends, transformed
 from actfit.kernels.validate import check_tensor
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
@@ -227,9 +226,9 @@ def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if wrapped.coefficients is not None:
         return run_kernel(x, wrapped.kernel(program, x), ())
     if torch.is_grad_enabled() and x.requires_grad:
-        results = all_in_memory_order(lambda rows: Fused.apply(rows, program.key)[: program.count], x)
+        results = in_memory_order(lambda rows: Fused.apply(rows, program.key)[: program.count], x)
     else:
-        results = all_in_memory_order(lambda rows: torch.ops.actfit.fused_forward(rows, program.key, False), x)
+        results = in_memory_order(lambda rows: torch.ops.actfit.fused_forward(rows, program.key, False), x)
     return results if program.several else results[0]
 
 

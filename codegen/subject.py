@@ -97,9 +97,9 @@ class Subject:
         return {dtype: self.files[name] for dtype, name in names.items() if name in self.files}
 
     @property
-    def has_formula(self) -> bool:
-        """Whether there are formulas, for one bit or two."""
-        return bool(self.invact() or self.invact(2))
+    def formulas(self) -> list[File]:
+        """All of them, those for one bit first."""
+        return [*self.invact().values(), *self.invact(2).values()]
 
 
 def of_catalogue(name: str) -> Subject:

@@ -1,9 +1,8 @@
 """Sympy functions that only rewrites introduce, where the plain spelling would lose digits."""
 
-import mpmath
 from sympy import Expr, Function
 
-from actfit.fitting.activations.functions import DEFINITIONS, StableFunction, sigmoid, tanh
+from actfit.fitting.activations.functions import StableFunction, sigmoid, tanh
 
 
 class RewriteFunction(StableFunction):
@@ -45,17 +44,3 @@ class patched(Function):
 
     def _eval_derivative(self, symbol: Expr) -> Expr:
         return patched(*(part.diff(symbol) for part in self.args))
-
-
-def _softplus(u: object) -> object:
-    return DEFINITIONS["softplus"](u)
-
-
-MEANING = {
-    **DEFINITIONS,
-    "tanh_softplus": lambda u: mpmath.tanh(_softplus(u)),
-    "sech2_softplus": lambda u: mpmath.sech(_softplus(u)) ** 2,
-    "fine_Phi": DEFINITIONS["Phi"],
-    "tanhshrink": lambda u: u - mpmath.tanh(u),
-}
-"""Each function of one argument in mpmath: the definitions that the emitted primitives are tested against."""

@@ -4,21 +4,22 @@
 
 The policy starts from torchtitan's own default, which saves the results of products and attention, and recomputes the
 rest. It stores these results in 8 bits, and backward reads the decoded ones. Gradients become approximate; the loss
-stays as it is. The codes are plain PyTorch, which Inductor fuses where GraphTrainer compiles; elsewhere they take time.
+stays as it is. On a GPU Triton kernels encode and decode.
 """
 
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
 from torchtitan.experiments.graph_trainer.registry import MEMORY_POLICY_REGISTRY, register_memory_policy
 from torchtitan.experiments.graph_trainer.selective_activation_remat import selective_activation_remat_pass
 
-from actfit.kernels.compression import codes
+import actfit.kernels.engine.ops  # noqa: F401 - torch.ops.actfit
 
-BITS, GROUP = 8, 64  # a group of so many elements has a minimum and a step of its own
+BITS, GROUP = 8, 64  # a group of so many elements has a minimum and a scale of its own
 
 
 @register_memory_policy("actfit_8bits")
@@ -58,11 +59,12 @@ def quantize(graph: fx.Graph, node: fx.Node) -> None:
     shape, back = [value.shape[dim] for dim in order], [order.index(dim) for dim in range(value.dim())]
 
     def encode(x: Tensor) -> tuple[Tensor, ...]:
-        made = codes.encode(x.permute(order).reshape(-1, GROUP), BITS)
-        return (made.minimum, made.step, *made.fields)
+        made: tuple[Tensor, ...] = torch.ops.actfit.encode_groups(x.permute(order).reshape(-1), None, GROUP, BITS)
+        return made
 
-    def decode(minimum: Tensor, step: Tensor, *fields: Tensor) -> Tensor:
-        return codes.decode(codes.Codes(minimum, step, fields), BITS, value.dtype).reshape(shape).permute(back)
+    def decode(planes: Tensor, minimum: Tensor, scale: Tensor) -> Tensor:
+        flat: Tensor = torch.ops.actfit.decode_groups(planes, minimum, scale, GROUP, value.numel(), value.dtype)
+        return flat.view(shape).permute(back)
 
     first = next(user for user in graph.nodes if user in node.users and is_backward(user))
     stored = inlined(graph, node.next, encode, (node,), {**about(node), "recompute": CheckpointPolicy.MUST_SAVE})

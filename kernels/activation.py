@@ -11,9 +11,8 @@ from actfit.kernels.autograd import elementwise
 from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import check_range
 from actfit.kernels.stock import STOCK, stock_runs
-from actfit.kernels.validate import ALIASES, check_strided, kernel_for, numbers_for
+from actfit.kernels.validate import check_range, check_strided, kernel_for, numbers_for
 
 Path = str | PathLike[str]
 
@@ -37,15 +36,14 @@ def _apply(
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
     spec, values = kernel_for(function, params, method, bits, coefficients)
-    function = ALIASES.get(function, function)
     if spec.method.stock:
         if input.is_floating_point():
             for name, value in zip(spec.function.parameters, values, strict=True):
                 check_range(name, value, input.dtype)
-        return _stock(function, input, values)
+        return _stock(spec.function.name, input, values)
     numbers = numbers_for(spec, values, input.dtype)
     if stock:
-        return _stock(function, input, values)
+        return _stock(spec.function.name, input, values)
     spec.method.check_dtype(spec.function, dtype_name(input.dtype))
     return elementwise(input, spec.key, numbers)
 

@@ -145,13 +145,8 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling() or private.TracingContext.try_get() is not None
 
 
-def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """The result of `run` with contiguous tensors, in the memory layout of the first."""
-    return all_in_memory_order(lambda *rows: (run(*rows),), *tensors)[0]
-
-
-def all_in_memory_order(run: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Likewise for a `run` with several results."""
+def in_memory_order(run: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The results of `run` with contiguous tensors, in the memory layout of the first."""
     order = _memory_order(tensors[0])
     rows = (tensor.permute(order) if order else tensor for tensor in tensors)
     return tuple(_in_original_order(result, order) for result in run(*(row.contiguous() for row in rows)))

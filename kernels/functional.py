@@ -18,7 +18,7 @@ torch.func transforms. All raise KernelError for unsupported arguments, with the
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
-from typing import Any, ParamSpec, TypedDict, Unpack
+from typing import Any, ParamSpec, Protocol, TypedDict, Unpack
 
 import torch.fx
 from torch import Tensor
@@ -26,7 +26,7 @@ from torch import Tensor
 from actfit.kernels.activation import Path, activation
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import number
+from actfit.kernels.validate import number
 
 P = ParamSpec("P")
 torch.fx.wrap("activation")  # in a traced graph it stays one call
@@ -63,22 +63,43 @@ def _shows_options(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return function
 
 
-@_shows_options
-def relu(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.relu`."""
-    return activation("relu", input, **options)
+class Plain(Protocol):
+    """A function without arguments of its own besides the tensor."""
+
+    def __call__(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
+        """f(input), in its shape, dtype and memory layout."""
+
+
+def _plain(name: str, doc: str = "") -> Plain:
+    @_shows_options
+    def function(input: Tensor, **options: Unpack[Options]) -> Tensor:
+        return activation(name, input, **options)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc or f"`torch.nn.functional.{name}`."
+    return function
+
+
+relu = _plain("relu")
+relu6 = _plain("relu6")
+relu2 = _plain("relu2", "max(x, 0)².")
+selu = _plain("selu")
+hardsigmoid = _plain("hardsigmoid")
+hardswish = _plain("hardswish")
+sigmoid = _plain("sigmoid")
+logsigmoid = _plain("logsigmoid")
+softsign = _plain("softsign")
+tanh = _plain("tanh")
+tanhshrink = _plain("tanhshrink")
+silu = _plain("silu")
+quick_gelu = _plain("quick_gelu", "x·sigmoid(1.702 x).")
+mish = _plain("mish")
 
 
 @_shows_options
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.leaky_relu`."""
     return activation("leaky_relu", input, negative_slope=negative_slope, **options)
-
-
-@_shows_options
-def relu6(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.relu6`."""
-    return activation("relu6", input, **options)
 
 
 @_shows_options
@@ -94,12 +115,6 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, **optio
 
 
 @_shows_options
-def hardsigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.hardsigmoid`."""
-    return activation("hardsigmoid", input, **options)
-
-
-@_shows_options
 def hardshrink(input: Tensor, lambd: float = 0.5, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.hardshrink`."""
     return activation("hardshrink", input, lambd=lambd, **options)
@@ -112,48 +127,6 @@ def softshrink(input: Tensor, lambd: float = 0.5, **options: Unpack[Options]) ->
 
 
 @_shows_options
-def relu2(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """max(x, 0)²."""
-    return activation("relu2", input, **options)
-
-
-@_shows_options
-def hardswish(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.hardswish`."""
-    return activation("hardswish", input, **options)
-
-
-@_shows_options
-def sigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.sigmoid`."""
-    return activation("sigmoid", input, **options)
-
-
-@_shows_options
-def tanh(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.tanh`."""
-    return activation("tanh", input, **options)
-
-
-@_shows_options
-def softsign(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.softsign`."""
-    return activation("softsign", input, **options)
-
-
-@_shows_options
-def logsigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.logsigmoid`."""
-    return activation("logsigmoid", input, **options)
-
-
-@_shows_options
-def tanhshrink(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.tanhshrink`."""
-    return activation("tanhshrink", input, **options)
-
-
-@_shows_options
 def elu(input: Tensor, alpha: float = 1.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.elu`."""
     return activation("elu", input, alpha=alpha, **options)
@@ -163,30 +136,6 @@ def elu(input: Tensor, alpha: float = 1.0, **options: Unpack[Options]) -> Tensor
 def celu(input: Tensor, alpha: float = 1.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.celu`."""
     return activation("celu", input, alpha=alpha, **options)
-
-
-@_shows_options
-def selu(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.selu`."""
-    return activation("selu", input, **options)
-
-
-@_shows_options
-def quick_gelu(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """x·sigmoid(1.702 x)."""
-    return activation("quick_gelu", input, **options)
-
-
-@_shows_options
-def silu(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.silu`."""
-    return activation("silu", input, **options)
-
-
-@_shows_options
-def mish(input: Tensor, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.mish`."""
-    return activation("mish", input, **options)
 
 
 @_shows_options

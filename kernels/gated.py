@@ -20,9 +20,8 @@ from actfit.kernels.autograd import in_memory_order, is_compiling, once_differen
 from actfit.kernels.engine import traced
 from actfit.kernels.errors import KernelError
 from actfit.kernels.functional import TableOptions
-from actfit.kernels.methods.exact import Exact
 from actfit.kernels.methods.registry import ELEMENTWISE, make
-from actfit.kernels.methods.stock import Stock
+from actfit.kernels.methods.stock import Exact, Stock
 from actfit.kernels.stock import STOCK, stock_runs
 from actfit.kernels.validate import check_tensor
 
@@ -71,7 +70,7 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
 @torch.compiler.allow_in_graph  # see `actfit.kernels.activation._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     passes = traced if is_compiling() else torch.ops.actfit
-    return in_memory_order(lambda *rows: Gated.apply(*rows, function, passes), a, b)
+    return in_memory_order(lambda *rows: [Gated.apply(*rows, function, passes)], a, b)[0]
 
 
 def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import actfit.kernels.engine.ops  # noqa: F401 - registers the ops
+from actfit.coefficients.functions import ALIASES
 from actfit.kernels.autograd import is_compiling, once_differentiable
 from actfit.kernels.engine import traced
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.method import spec_of
 from actfit.kernels.modules import Activation
 from actfit.kernels.stock import STOCK, stock_runs
-from actfit.kernels.torch_state import autocasts
-from actfit.kernels.validate import ALIASES, check_tensor, joint_kernels, resolved, sign_bit_kernel
+from actfit.kernels.validate import check_tensor, joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
@@ -84,6 +84,11 @@ def _act_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, out
     passes = traced if plain else torch.ops.actfit
     out: Tensor = _ActLinear.apply(x, weight, bias, kernel, outputs, minimum, passes)[0]
     return out
+
+
+def _autocasts(kind: str) -> bool:
+    """Whether a device type has autocast; meta has not. Up to torch 2.12 Dynamo cannot trace torch's own check."""
+    return kind != "meta" and (torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind))
 
 
 class ActLinear(nn.Module):
@@ -160,7 +165,7 @@ class ActLinear(nn.Module):
         if stock_runs(input, weight, *(() if bias is None else (bias,))):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
-        if not autocasts(kind):
+        if not _autocasts(kind):
             return _act_linear(input, weight, bias, self.kernel, self.outputs, self.minimum)
         if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast does not cast
             narrow = torch.get_autocast_dtype(kind)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from actfit.kernels.activation import Path, activation
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.functional import check_threshold, gelu_name
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.parameters import number
-from actfit.kernels.validate import kernel_for, resolved
+from actfit.kernels.validate import kernel_for, number, resolved
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 SCRIPT = (
@@ -36,10 +36,8 @@ class Activation(nn.Module):
 
     Attributes
     ----------
-    function
-        Its name in the catalogue.
-    arguments
-        Names of the attributes that are parameters of the function.
+    function, arguments
+        Its name in the catalogue, and the names of its parameters, which are attributes.
 
     Raises
     ------
@@ -49,6 +47,11 @@ class Activation(nn.Module):
 
     function: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, function: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if function:
+            cls.function, cls.arguments = function, tuple(FUNCTIONS[function].parameters)
 
     def __init__(
         self,
@@ -90,37 +93,24 @@ class Activation(nn.Module):
         return ", ".join(filter(None, [super().extra_repr(), f"method={self.method!r}", *ours]))
 
 
-class ReLU(Activation, nn.ReLU):
+class ReLU(Activation, nn.ReLU, function="relu"):
     """`torch.nn.ReLU`."""
 
-    function = "relu"
 
-
-class LeakyReLU(Activation, nn.LeakyReLU):
+class LeakyReLU(Activation, nn.LeakyReLU, function="leaky_relu"):
     """`torch.nn.LeakyReLU`."""
 
-    function = "leaky_relu"
-    arguments = ("negative_slope",)
 
-
-class ReLU6(Activation, nn.ReLU6):
+class ReLU6(Activation, nn.ReLU6, function="relu6"):
     """`torch.nn.ReLU6`."""
 
-    function = "relu6"
 
-
-class Threshold(Activation, nn.Threshold):
+class Threshold(Activation, nn.Threshold, function="threshold"):
     """`torch.nn.Threshold`."""
 
-    function = "threshold"
-    arguments = ("threshold", "value")
 
-
-class Hardtanh(Activation, nn.Hardtanh):
+class Hardtanh(Activation, nn.Hardtanh, function="hardtanh"):
     """`torch.nn.Hardtanh`."""
-
-    function = "hardtanh"
-    arguments = ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, *args: Any, **kwargs: Any) -> None:
         low, high = number("min_val", min_val), number("max_val", max_val)
@@ -129,104 +119,68 @@ class Hardtanh(Activation, nn.Hardtanh):
         super().__init__(min_val, max_val, *args, **kwargs)
 
 
-class Hardsigmoid(Activation, nn.Hardsigmoid):
+class Hardsigmoid(Activation, nn.Hardsigmoid, function="hardsigmoid"):
     """`torch.nn.Hardsigmoid`."""
 
-    function = "hardsigmoid"
 
-
-class Hardshrink(Activation, nn.Hardshrink):
+class Hardshrink(Activation, nn.Hardshrink, function="hardshrink"):
     """`torch.nn.Hardshrink`."""
 
-    function = "hardshrink"
-    arguments = ("lambd",)
 
-
-class Softshrink(Activation, nn.Softshrink):
+class Softshrink(Activation, nn.Softshrink, function="softshrink"):
     """`torch.nn.Softshrink`."""
 
-    function = "softshrink"
-    arguments = ("lambd",)
 
-
-class Hardswish(Activation, nn.Hardswish):
+class Hardswish(Activation, nn.Hardswish, function="hardswish"):
     """`torch.nn.Hardswish`."""
 
-    function = "hardswish"
 
-
-class Sigmoid(Activation, nn.Sigmoid):
+class Sigmoid(Activation, nn.Sigmoid, function="sigmoid"):
     """`torch.nn.Sigmoid`."""
 
-    function = "sigmoid"
 
-
-class Tanh(Activation, nn.Tanh):
+class Tanh(Activation, nn.Tanh, function="tanh"):
     """`torch.nn.Tanh`."""
 
-    function = "tanh"
 
-
-class Softsign(Activation, nn.Softsign):
+class Softsign(Activation, nn.Softsign, function="softsign"):
     """`torch.nn.Softsign`."""
 
-    function = "softsign"
 
-
-class LogSigmoid(Activation, nn.LogSigmoid):
+class LogSigmoid(Activation, nn.LogSigmoid, function="logsigmoid"):
     """`torch.nn.LogSigmoid`."""
 
-    function = "logsigmoid"
 
-
-class Tanhshrink(Activation, nn.Tanhshrink):
+class Tanhshrink(Activation, nn.Tanhshrink, function="tanhshrink"):
     """`torch.nn.Tanhshrink`."""
 
-    function = "tanhshrink"
 
-
-class ELU(Activation, nn.ELU):
+class ELU(Activation, nn.ELU, function="elu"):
     """`torch.nn.ELU`."""
 
-    function = "elu"
-    arguments = ("alpha",)
 
-
-class CELU(Activation, nn.CELU):
+class CELU(Activation, nn.CELU, function="celu"):
     """`torch.nn.CELU`."""
 
-    function = "celu"
-    arguments = ("alpha",)
 
-
-class SELU(Activation, nn.SELU):
+class SELU(Activation, nn.SELU, function="selu"):
     """`torch.nn.SELU`."""
 
-    function = "selu"
 
-
-class SiLU(Activation, nn.SiLU):
+class SiLU(Activation, nn.SiLU, function="silu"):
     """`torch.nn.SiLU`."""
 
-    function = "silu"
 
-
-class Mish(Activation, nn.Mish):
+class Mish(Activation, nn.Mish, function="mish"):
     """`torch.nn.Mish`."""
 
-    function = "mish"
 
-
-class ReLU2(Activation):
+class ReLU2(Activation, function="relu2"):
     """max(x, 0)²."""
 
-    function = "relu2"
 
-
-class QuickGELU(Activation):
+class QuickGELU(Activation, function="quick_gelu"):
     """x·sigmoid(1.702 x)."""
-
-    function = "quick_gelu"
 
 
 class GELU(Activation, nn.GELU):
@@ -236,11 +190,8 @@ class GELU(Activation, nn.GELU):
         return gelu_name(self.approximate)
 
 
-class Softplus(Activation, nn.Softplus):
+class Softplus(Activation, nn.Softplus, function="softplus"):
     """`torch.nn.Softplus`; its threshold must be 20 or more, where it changes nothing."""
-
-    function = "softplus"
-    arguments = ("beta",)
 
     def name(self) -> str:
         check_threshold(self.threshold)

@@ -51,12 +51,10 @@ NAMES = {
     "top_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
     "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
-    "InstructionTranslator": "torch._dynamo.symbolic_convert.InstructionTranslator",
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
     "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
     "inductor_config": "torch._inductor.config",
-    "make_boxed_func": "torch._functorch.aot_autograd.make_boxed_func",
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
     "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
     "TorchDynamoException": "torch._dynamo.exc.TorchDynamoException",
@@ -140,15 +138,6 @@ def without_saved_hooks() -> AbstractContextManager[Any]:
 def is_compiled_module(model: object) -> bool:
     """Whether it is what torch.compile gave for a module. Without Dynamo, which takes long to import, none is."""
     return "torch._dynamo.eval_frame" in sys.modules and isinstance(model, _private("OptimizedModule"))
-
-
-def partitioner() -> object:
-    """The partitioner in the options of torch.compile by which Dynamo compiles now; None if they have none."""
-    backend = _private("InstructionTranslator").current_tx().output.compiler_fn
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend
-    options = getattr(backend, "config", None) or {}
-    return options.get("custom_partitioner_fn") or _private("inductor_config").custom_partitioner_fn
 
 
 def exporting() -> bool:

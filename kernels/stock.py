@@ -1,12 +1,14 @@
 """PyTorch's own functions, by the catalogue's names, parameters in its order; and when they run instead of ours."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from actfit.coefficients.functions import CATALOGUE, Row
 from actfit.kernels import private
 
 
@@ -18,36 +20,13 @@ def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
+def _of_torch(row: Row) -> Callable[..., Any]:
+    function = getattr(F, row.torch or "")
+    return partial(function, **row.torch_options) if row.torch_options else function
 
 
-STOCK: dict[str, Callable[..., Any]] = {
-    "relu": F.relu,
-    "leaky_relu": F.leaky_relu,
-    "relu6": F.relu6,
-    "threshold": F.threshold,
-    "hardtanh": F.hardtanh,
-    "hardsigmoid": F.hardsigmoid,
-    "hardshrink": F.hardshrink,
-    "softshrink": F.softshrink,
-    "relu2": _relu2,
-    "hardswish": F.hardswish,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "softplus": F.softplus,
-    "softsign": F.softsign,
-    "logsigmoid": F.logsigmoid,
-    "tanhshrink": F.tanhshrink,
-    "elu": F.elu,
-    "celu": F.celu,
-    "selu": F.selu,
-    "gelu": F.gelu,
-    "gelu_tanh": _gelu_tanh,
-    "quick_gelu": _quick_gelu,
-    "silu": F.silu,
-    "mish": F.mish,
-}
+STOCK: dict[str, Callable[..., Any]] = {name: _of_torch(row) for name, row in CATALOGUE.items() if row.torch}
+STOCK |= {"relu2": _relu2, "quick_gelu": _quick_gelu}
 # Compiled code within torch.func sees since torch 2.15 that a tensor requires a gradient; before, none seemed to.
 _GRADIENTS_SHOW = private.release() >= (2, 15)
 
@@ -66,3 +45,8 @@ def transformed() -> bool:
     if torch.compiler.is_compiling():
         return _GRADIENTS_SHOW and private.in_transform()
     return private.in_transform() or private.in_forward_ad()
+
+
+def clamp_passes_at_ends() -> bool:
+    """Whether the gradient of clamp is 1 at ends that are numbers, as up to torch 2.13; since 2.14 it is 0."""
+    return private.release() < (2, 14)

@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
+from actfit.coefficients.functions import ALIASES
 from actfit.kernels.engine.elements import DTYPES, dtype_name
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.few_bit import MAX_BITS
-from actfit.kernels.methods.functions import FUNCTIONS, function_info
+from actfit.kernels.methods.from_output import SignBit
 from actfit.kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
 from actfit.kernels.methods.method import KernelSpec, register_kernel
-from actfit.kernels.methods.registry import elementwise_or_stock, near
-from actfit.kernels.methods.sign_bit import SignBit
-from actfit.kernels.parameters import LEAST, check_range, number
+from actfit.kernels.methods.registry import ELEMENTWISE, make, near
+from actfit.kernels.methods.stock import Stock
 
-ALIASES = {"swish": "silu"}
+# For a parameter with x of any dtype: kernels and some functions of torch take float32.
+LARGEST, LEAST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
 
 
@@ -81,14 +83,14 @@ def _kernel_for(
     if function not in FUNCTIONS:
         hint = near(function, FUNCTIONS) or "; for one of your own: actfit.elementwise(f, coefficients=file)"
         raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{hint}")
-    info = function_info(function)
+    info = FUNCTIONS[function]
     for name in dict(params):
         if name not in info.parameters:
             takes = ", ".join(info.parameters) or "none"
             raise KernelError(f"parameter must be one that {function} has ({takes}), got {name!r}")
     values = {**info.parameters, **dict(params)}
     _check_parameters(function, values)
-    made = elementwise_or_stock(method, bits=bits, coefficients=file)
+    made = make(method, {Stock.name: Stock, **ELEMENTWISE}, bits=bits, coefficients=file)
     if reason := made.refusal(info):
         raise KernelError(reason)
     spec = made.bind(info, values)
@@ -143,9 +145,8 @@ def sign_bit_kernel(function: str) -> KernelSpec:
     KernelError
         If f does not have two branches around a minimum, or has parameters.
     """
-    kernel_for(function, {}, "invact")  # raises for an unknown name
-    name = ALIASES.get(function, function)
-    spec = SignBit().bind(function_info(name), function_info(name).parameters)
+    info = kernel_for(function, {}, "invact")[0].function
+    spec = SignBit().bind(info, info.parameters)
     register_kernel(spec)
     return spec
 
@@ -158,8 +159,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
     KernelError
         For a function, bits or a file without such a code.
     """
-    kernel_for(function, {}, "invact")  # raises for an unknown name
-    info = function_info(ALIASES.get(function, function))
+    info = kernel_for(function, {}, "invact")[0].function
     width = None if bits is None else _whole_number(bits, SHIPPED_BITS.start)
     path = "" if coefficients is None else resolved(coefficients)
     if not isinstance(path, str) or not (path or coefficients is None):
@@ -185,3 +185,27 @@ def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype)
     if spec.method.rounds_parameters(spec.function):
         return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
     return list(params)
+
+
+def number(name: str, value: object) -> float:
+    """The value as a float. Raises KernelError if it is not one number."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise KernelError(f"{name} must be a number, got a tensor that wants a gradient, which it would not get")
+    # float() accepts some arrays, complex numbers and strings, with or without a warning.
+    several, is_complex = getattr(value, "ndim", 0), "complex" in str(getattr(value, "dtype", ""))
+    if several or is_complex or isinstance(value, str | bytes | complex):
+        raise KernelError(f"{name} must be a number, got {shown(value)}")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise KernelError(f"{name} must be at most {LARGEST:.3g} in size, got {shown(value)}") from None
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError for a tensor without data
+        raise KernelError(f"{name} must be a number, got {shown(value)}") from None
+
+
+def check_range(name: str, value: float, dtype: torch.dtype) -> None:
+    """Raise KernelError for a parameter that is infinite in the dtype."""
+    largest = torch.finfo(dtype).max
+    if abs(value) > largest:
+        kind = str(dtype).removeprefix("torch.")
+        raise KernelError(f"{name} must be at most {largest:.6g} in size, the largest number of {kind}, got {value:g}")

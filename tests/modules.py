@@ -8,8 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What codegen may know of the runtime: methods and the text of the kernels, neither of which needs torch.
-TORCH_FREE = ("actfit.kernels.methods", "actfit.kernels.errors", "actfit.kernels.engine.templates")
+# What codegen may know of the runtime: methods, functions and the text of the kernels, none of which needs torch.
+TORCH_FREE = tuple(
+    f"actfit.kernels.{name}" for name in ("methods", "errors", "engine.templates", "generated.functions")
+)
 # package -> what it may import of ours, besides itself
 ALLOWED = {
     "coefficients": (),

@@ -110,8 +110,8 @@ def test_what_help_names_is_what_there_is() -> None:
 
     from actfit.fitting.invact.engines import ENGINES
     from actfit.fitting.invact.formats import FORMATS
+    from actfit.kernels.generated.functions import FUNCTIONS
     from actfit.kernels.memory.recipes import RECIPES
-    from actfit.kernels.methods.functions import FUNCTIONS
     from benchmarks.gpu import steps
     from benchmarks.kernels import cases
     from benchmarks.training.jobs import TASKS

@@ -15,6 +15,7 @@ from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.saved import size
 from actfit.kernels.memory.step import own_loss, peak_bytes
+from actfit.kernels.names import OPTIMIZERS
 from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.make import make_plan
 from actfit.kernels.planning.plan import Plan
@@ -42,8 +43,11 @@ class Compression:
         chunked_loss: bool | None,
         compiled: bool | None,
         fit: str | float | None,
+        optimizer: bool | str,
     ) -> None:
-        check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled)
+        self.optimizer = optimizer or None  # True: the trainer's
+        named = OPTIMIZERS[0] if optimizer is True else self.optimizer
+        check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled, named)
         self.plan = None if plan is None else loaded(plan, compiled)
         self.fit, self.rounding, self.with_bits, self.compiles = fit, rounding, bits is not None, bool(compiled)
         self._options: dict[str, Any] = {
@@ -53,7 +57,7 @@ class Compression:
         self.handle: Handle | None = None
         self.line = ""
 
-    def start(self, model: nn.Module, inputs: Any) -> str:
+    def start(self, model: nn.Module, inputs: Any, optimizer: Any = None, accumulates: bool = False) -> str:
         """Compress a model, and say in one line what it saves.
 
         Parameters
@@ -62,6 +66,10 @@ class Compression:
             As it trains, not compressed yet.
         inputs
             A batch as of `make_plan`, by which it is planned and measured; None: without, as under FSDP.
+        optimizer
+            The trainer's; None: it has none or several.
+        accumulates
+            Whether gradients of several batches are added up.
 
         Raises
         ------
@@ -69,7 +77,13 @@ class Compression:
             As `compress` and `make_plan` do, and for a budget without a batch.
         """
         if self.fit is not None:
-            self.plan = self._planned(model, inputs, self.fit)
+            named = optimizer if self.optimizer is True else self.optimizer
+            if self.optimizer is True and optimizer is None:
+                raise KernelError(
+                    "optimizer must be a name where the trainer has not one optimizer, got True; give the name of one"
+                    " that takes as much, as 'adamw'"
+                )
+            self.plan = self._planned(model, inputs, self.fit, {"optimizer": named, "accumulates": accumulates})
         if self.plan is not None:
             self.handle = compress(model, plan=self.plan)
             told = str(self.plan).splitlines()[: 2 if self.plan.needed else 1]
@@ -80,7 +94,7 @@ class Compression:
         self.line = f"actfit: {'; '.join(told)}"
         return self.line
 
-    def _planned(self, model: nn.Module, inputs: Any, fit: str | float) -> Plan:
+    def _planned(self, model: nn.Module, inputs: Any, fit: str | float, trained: dict[str, Any]) -> Plan:
         """The plan for a budget: the one that was taken up, or a new one."""
         if self.plan is None and inputs is None:
             raise KernelError(
@@ -88,13 +102,14 @@ class Compression:
                 " plan before with actfit.make_plan, and give plan= its file"
             )
         options: Any = {"rounding": self.rounding or "nearest", "compiled": self.compiles, "stack_level": 4}
-        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, **options))
+        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, **options, **trained))
 
     def take_up(self, plan: Plan | None) -> None:
         """Go by the plan of a checkpoint, if it was made for the same budget; else plan anew."""
         if self.fit is not None:
-            asked = str(self.fit), self.compiles
-            self.plan = plan if plan is not None and (plan.budget, plan.compiled) == asked else None
+            asked = str(self.fit), self.compiles, self.optimizer is not None
+            made = plan and (plan.budget, plan.compiled, plan.optimizer != "")
+            self.plan = plan if made == asked else None
 
     def told(self, output: Any) -> str:
         """The line, which says so where the model's output has no loss."""

@@ -38,6 +38,9 @@ class ActfitCallback(Callback):
         repeated blocks then. A part is measured by its own outputs, without a loss outside of it.
     bits, rounding, plan, policy, chunked_loss, compiled, fit
         As of `actfit.compress`; none of them: gradients stay exact.
+    optimizer
+        With `fit`: True makes it a budget of a whole training, with weights, gradients and the trainer's optimizer; or
+        the name of an optimizer that counts in its place, as of `compress`.
 
     Raises
     ------
@@ -57,8 +60,9 @@ class ActfitCallback(Callback):
         chunked_loss: bool | None = None,
         compiled: bool | None = None,
         fit: str | float | None = None,
+        optimizer: bool | str = False,
     ) -> None:
-        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit)
+        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit, optimizer)
         self.part = part
         self._cancel: Any = None
         self._begun = False
@@ -70,17 +74,18 @@ class ActfitCallback(Callback):
         self._begun = True
 
         model, compression = _part(pl_module, self.part), self.compression
+        trained = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None, trainer.accumulate_grad_batches > 1
         if is_sharded(trainer.model):  # it is not copied, and each forward pass gathers weights
             rank_zero_info(compression.start(model, None))
         elif self.part:
             self._cancel = at_first_step(
                 model,
-                lambda inputs: compression.start(model, inputs),
+                lambda inputs: compression.start(model, inputs, *trained),
                 lambda output: rank_zero_info(compression.told(output)),
             )
         else:
             with _training_step_as_forward(pl_module), trainer.precision_plugin.train_step_context():
-                line = compression.start(model, _arguments(pl_module, batch, batch_idx))
+                line = compression.start(model, _arguments(pl_module, batch, batch_idx), *trained)
             rank_zero_info(line)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

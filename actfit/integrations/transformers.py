@@ -35,6 +35,9 @@ class ActfitCallback(TrainerCallback):
     ----------
     bits, rounding, plan, policy, chunked_loss, compiled, fit
         As of `actfit.compress`; none of them: gradients stay exact.
+    optimizer
+        With `fit`: True makes it a budget of a whole training, with weights, gradients and the trainer's optimizer; or
+        the name of an optimizer that counts in its place, as of `compress`.
 
     Raises
     ------
@@ -53,8 +56,9 @@ class ActfitCallback(TrainerCallback):
         chunked_loss: bool | None = None,
         compiled: bool | None = None,
         fit: str | float | None = None,
+        optimizer: bool | str = False,
     ) -> None:
-        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit)
+        self.compression = Compression(bits, rounding, plan, policy, chunked_loss, compiled, fit, optimizer)
         self._cancel: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -82,12 +86,13 @@ class ActfitCallback(TrainerCallback):
                 self._write(Path(args.output_dir))
 
         compression = self.compression
+        trained = kwargs.get("optimizer"), args.gradient_accumulation_steps > 1
         if is_sharded(model):  # it is not copied, and each forward pass gathers weights
             tell(compression.start(model, None))
         else:
             self._cancel = at_first_step(
                 model,
-                lambda inputs: compression.start(model, inputs),
+                lambda inputs: compression.start(model, inputs, *trained),
                 lambda output: tell(compression.told(output)),
             )
 

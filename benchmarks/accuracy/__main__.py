@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from actfit import KernelError
 from actfit.kernels.activation import activation
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from benchmarks.baselines.oracle import DTYPES, Truth, truth, ulps
 from benchmarks.clock import origin

@@ -2,6 +2,15 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor, fx
+
+from actfit.kernels.compression.cut import Cut, module_of, operation_of
+from actfit.kernels.compression.forms import Bits, FixedRange, Form, Groups, Whole, bytes_of, coded_bytes
+from actfit.kernels.compression.layout import hint
+from actfit.kernels.engine.elements import dtype_name
+from actfit.kernels.methods.approximate_activations import fixed_range_error
+from actfit.kernels.methods.expected_error import expected_error
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -75,3 +84,39 @@ class Graph:
             for graph in (self, other)
         )
         return 2 * len(own & others) > len(own | others)
+
+
+def crossings(cut: Cut, rounding: str) -> list[Crossing]:
+    """The report's rows of all tensors that cross."""
+    return [_row(node, form, cut.sites.get(node, ""), rounding) for node, form in cut.forms.items()]
+
+
+def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
+    value: Tensor = node.meta["val"]
+    if isinstance(form, Whole):
+        text, reason = "whole", form.reason
+    elif isinstance(form, Groups):
+        text, reason = f"{form.bits} bits" + (" of roots" if form.of_roots else ""), ""
+    else:
+        text, reason = "1 bit" if isinstance(form, Bits) else "computed again", ""
+    return Crossing(
+        module_of(node),
+        operation_of(node),
+        tuple(hint(length) for length in value.shape),
+        dtype_name(value.dtype),
+        text,
+        reason,
+        bytes_of(value),
+        coded_bytes(value, form),
+        _error(form, rounding),
+        site,
+    )
+
+
+def _error(form: Form, rounding: str) -> float:
+    """Of decoded values, expected if they are normally distributed; 0 for other forms, and for roots."""
+    if isinstance(form, FixedRange):
+        return fixed_range_error(form.bits)
+    if isinstance(form, Groups) and not form.of_roots:
+        return expected_error(form.bits, form.layout.group, rounding)
+    return 0.0

@@ -70,7 +70,7 @@ def cut_of(
     """
     (last,) = forward.find_nodes(op="output")
     saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
-    inputs = _inputs_without_gradient(forward, backward, static)
+    inputs = inputs_without_gradient(forward, backward, static)
     returned = returned_by(forward, outputs)
 
     def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
@@ -148,7 +148,7 @@ def pairs_of(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.N
     return {node: matching[node] for node in saved}
 
 
-def _inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:
+def inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:
     """Parameters, buffers and batches, which are held elsewhere. Other inputs are results of a preceding graph."""
     (last,) = backward.find_nodes(op="output")
     gradients = last.args[0]

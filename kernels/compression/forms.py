@@ -2,7 +2,6 @@
 
 import operator
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 from torch import Tensor, fx
@@ -135,12 +134,10 @@ def coded_bytes(value: Tensor, form: Form) -> int:
         return 0
     if isinstance(form, FixedRange):
         return form.bits * plane_bytes(hint(value.numel())) + 2 * bytes_of(form.norm.meta["val"][1])
-    layout = form.layout
-    row: int = prod(layout.sizes(value))
-    groups = hint(value.numel()) // row * ((row + layout.filler) // layout.group)
+    count = hint(value.numel())
     if isinstance(form, Bits):
-        return groups * layout.group // 8
-    return groups * (HEADER + layout.group * form.bits // 8)
+        return plane_bytes(count)
+    return form.bits * plane_bytes(count) + HEADER * -(-count // form.layout.group)
 
 
 def _must_be_exact(placeholder: fx.Node) -> bool:

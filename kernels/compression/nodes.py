@@ -10,7 +10,6 @@ from actfit.kernels import private
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
-WAITS_BY = "waits_by"  # metadata of a node made to wait for another one: the first operation on that one
 
 
 def packet_of(node: fx.Node) -> object:
@@ -59,9 +58,16 @@ def is_product(node: fx.Node) -> bool:
     return packet in PRODUCTS or "attention" in str(packet)
 
 
+def is_tangent(node: fx.Node) -> bool:
+    """Whether it is the gradient of a result, in a graph of backward."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
 def is_drawn(node: fx.Node) -> bool:
     """Whether its result is random: another draw would be another number."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return "attention" not in str(packet_of(node)) or arguments_of(node).get("dropout_p", 0.0) != 0
 
 
 def is_view(node: fx.Node) -> bool:
@@ -96,22 +102,3 @@ def origin(node: fx.Node) -> dict[str, Any]:
     """Metadata that says where a node comes from, and among which saved tensors it counts."""
     names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
     return {name: node.meta[name] for name in names if name in node.meta}
-
-
-def inline(
-    graph: fx.Graph, traced: fx.GraphModule, arguments: list[fx.Node], before: fx.Node, names: list[str]
-) -> list[fx.Node]:
-    """Copy a traced function's operations into the graph; its results get these names and are returned."""
-    (output,) = traced.graph.find_nodes(op="output")
-    named = dict(zip(output.args[0], names, strict=False))
-    copies: dict[fx.Node, fx.Node] = {}
-    remaining = iter(arguments)
-    with graph.inserting_before(before):
-        for node in traced.graph.nodes:
-            if node.op == "placeholder":
-                copies[node] = next(remaining)
-            elif node.op != "output":
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
-                copies[node] = graph.create_node(node.op, node.target, args, kwargs, named.get(node))
-                copies[node].meta = dict(node.meta)
-    return [copies[node] for node in output.args[0]]

@@ -1,25 +1,21 @@
 """What this package asks of PyTorch's compiler, by names of `kernels.private` alone."""
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 
 __all__ = [
     "check_regions",
-    "in_memory",
     "is_region",
     "module_name",
     "partition",
     "settings",
-    "trace",
-    "uniform",
 ]
 
 
@@ -42,25 +38,11 @@ def of_tracing(inputs: Sequence[Any]) -> Sequence[Any]:
     ]
 
 
-def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
-    """Trace a function of fake tensors into a graph of operations that Inductor knows."""
-    with private.detect_fake_mode(values) or nullcontext():  # else tensors that the function makes would be real
-        graph: fx.GraphModule = private.make_fx(function, decomposition_table=private.select_decomp_table())(*values)
-    return graph
-
-
-def in_memory(x: Tensor) -> Tensor:
-    """The same tensor, which Inductor then writes to memory instead of computing it in each loop that reads it."""
-    same: Tensor = private.force_stride_order(x, x.stride())
-    return same
-
-
 def is_region(node: fx.Node) -> bool:
     """Whether it runs a nested_compile_region, whose graph is cut by itself."""
     return isinstance(node.target, private.HigherOrderOperator) and node.target.name() == "invoke_subgraph"
 
 
-OPERATIONS = 200  # of a loop on a CPU: decoding a tensor takes 15 to 30, so a gate by its derivative more than 50
 PLACE = "post_grad_custom_pre_pass"  # Inductor's option for what is called with a graph before it is lowered
 
 
@@ -93,19 +75,14 @@ class KeepForRegions:
 def settings() -> dict[str, Any]:
     """Options of Inductor for lower peaks of compiled graphs with codes; results stay the same.
 
-    Loops of a CPU may have `OPERATIONS` before a result is written to memory.
-
     Inductor takes a tensor that is written in another's place for one more, so its estimate of the peak is too high.
     Hence its order of operations may hold more than the graph's own: on a CPU that one stays. And it holds freed memory
     for later tensors, past the peak: not where there is a GPU, whose allocator is quick. A CPU's takes time.
 
     The machine decides, since no model is known yet.
     """
-    limit = "realize_cpu_opcount_threshold"
-    if not hasattr(private.inductor_config, limit):  # torch 2.9 has one for all devices
-        limit = "realize_opcount_threshold"
     order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    return {limit: OPERATIONS, order: False, **_kept_for_regions()}
+    return {order: False, **_kept_for_regions()}
 
 
 def _kept_for_regions() -> dict[str, KeepForRegions]:
@@ -128,15 +105,6 @@ def check_regions(graph: fx.Graph) -> None:
             f"options must have {PLACE} as actfit.options gives it where a model has a nested_compile_region, got"
             f" another; set torch._inductor.config.{PLACE} to yours before actfit.options(), which runs it first"
         )
-
-
-def uniform(like: Tensor) -> Tensor:
-    """Uniform numbers from [0, 1) in Inductor's operations: its passes that replace torch.rand have already run."""
-    if private.inductor_config.fallback_random:
-        return torch.rand_like(like, dtype=torch.float32)
-    seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
-    numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
-    return numbers
 
 
 def module_name(path: str) -> str:

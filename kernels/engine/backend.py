@@ -46,7 +46,9 @@ def backend(device: torch.device | str | None = None) -> str:
 
 def runs_triton(tensor: Tensor) -> bool:
     """Whether Triton kernels take the tensor; they do not compute in float64."""
-    return tensor.dtype != torch.float64 and backend(tensor.device) != "torch"
+    if tensor.dtype == torch.float64 or not _triton_is_installed():
+        return False
+    return tensor.is_cuda or (tensor.is_cpu and interpreting())
 
 
 def interpreting() -> bool:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from actfit.kernels.engine.emitted import is_emitted, module_of
 from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
-from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec, register_kernel, spec_of
 from actfit.kernels.methods.table import Table
-from actfit.kernels.torch_state import is_wrapper
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = {
@@ -28,13 +27,6 @@ INTEGERS = {
 
 # The kernels of f and f', by the function's name; registered here, as torch.compile must not trace the registration.
 EXACT_KERNELS = {name: register_kernel(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
-
-
-def is_plain(value: Any) -> bool:
-    """Whether kernels take the value: a strided tensor of one of DTYPES, but no DTensor or other wrapper."""
-    if not isinstance(value, Tensor) or is_wrapper(value):
-        return False
-    return value.layout == torch.strided and value.dtype in DTYPES
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -75,12 +67,10 @@ def triton_elements(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """FORWARD, ENCODE and DECODE of a kernel."""
     spec = spec_of(key)
     name = spec.function.name
-    emitted = (
-        module_of(name, "triton", "float32" if dtype == torch.float64 else dtype_name(dtype))
-        if is_emitted(name)
-        else None
-    )
-    module = emitted or import_module(f"actfit.kernels.generated.{name}_triton")
+    if is_emitted(name):
+        module = module_of(name, "triton", "float32" if dtype == torch.float64 else dtype_name(dtype))
+    else:
+        module = import_module(f"actfit.kernels.generated.{name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype_name(dtype)))
     return forward, encode, decode
 

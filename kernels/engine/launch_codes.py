@@ -4,34 +4,24 @@ Each function is its namesake in `actfit.kernels.engine.reference_codes`, on a G
 Vectors have any floating-point type.
 """
 
-from types import ModuleType
+from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from actfit.kernels.engine.backend import interpreting
-from actfit.kernels.engine.codes import in_two_steps
-from actfit.kernels.engine.launch import device_of, rows_a_program
+from actfit.kernels.engine.codes import LARGEST_HALF, in_two_steps
+from actfit.kernels.engine.launch import device_of, rows_a_program, run_rows, template
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.engine.templates import ROWS, WARPS
 
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _TILE = 8192  # elements of a large group at a time, for 16 warps
-EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
-
-
-def _template() -> ModuleType:
-    from actfit.kernels.engine.templates import codes  # at the first call: Triton need not be installed
-
-    return codes
-
-
-def _groups() -> ModuleType:
-    from actfit.kernels.engine.templates import groups
-
-    return groups
+_is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
+_OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": False}  # the reference rounds a product before the sum
 
 
 def run_of(dtype: torch.dtype) -> int:
@@ -40,23 +30,13 @@ def run_of(dtype: torch.dtype) -> int:
     return 64 // itemsize
 
 
-def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
-    """The grid of a kernel of rows, and the constants that all such kernels take."""
-    rows = rows_a_program(count)
-    return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **EXACT}
-
-
-def places(vector: Tensor, group_size: int, count: int) -> tuple[str, int]:
-    """PLACES of the vector, and what the kernel's group_size is for it: see `actfit.kernels.engine.templates.codes`."""
-    exponent = (group_size // 8).bit_length() - 1
-    is_power, has_each = group_size == 8 << max(exponent, 0), len(vector) == -(-count // group_size)
+def places(vector: Tensor, group_size: int) -> str:
+    """PLACES of the vector: see `actfit.kernels.engine.templates.codes`."""
     if len(vector) == 1:
-        return "one", group_size
-    if is_power and has_each:
-        return "power", exponent
+        return "one"
     if group_size >= 8:
-        return "two" if group_size % 8 else "row", group_size
-    return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each", group_size
+        return "two" if group_size % 8 else "row"
+    return "eight" if group_size == 1 and len(vector) % 8 == 0 else "each"
 
 
 def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -70,61 +50,110 @@ def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
         width = min(1 << (group_size - 1).bit_length(), tile)
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
-            _groups().group_range_kernel[grid](
+            template("groups").group_range_kernel[grid](
                 x, minimum, scale, group_size, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width,
-                num_warps=WARPS if small else 16, **EXACT
+                **(_OPTIONS if small else {**_OPTIONS, "num_warps": 16})
             )  # fmt: skip
     return minimum, scale
 
 
+class Launch:
+    """The launch of a kernel on so many elements, which differs from call to call in its tensors alone.
+
+    On a GPU a kernel that ran before with tensors of the same kind is launched again as it is: Triton's own launch
+    looks at each argument anew, some 30 microseconds of the host's time. The kernel's arguments are the tensors, the
+    count and the constants, in this order.
+    """
+
+    def __init__(self, kernel: Any, programs: int, count: int, **constants: Any) -> None:
+        self.kernel, self.grid, self.count, self.constants = kernel, (programs, 1, 1), count, constants
+        self.others = (count, *constants.values())
+        self.compiled: dict[Any, Any] = {}  # by each tensor's dtype, and whether it begins at a multiple of 16 bytes
+
+    def __call__(self, *tensors: Tensor) -> None:
+        kinds = tuple((tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors)
+        with nullcontext() if _is_alone() else device_of(tensors[0]):
+            compiled = self.compiled.get(kinds)
+            if compiled is not None:
+                compiled[self.grid](*tensors, *self.others)
+                return
+            compiled = self.kernel[self.grid](*tensors, self.count, **self.constants, **_OPTIONS)
+            if not interpreting():
+                self.compiled[kinds] = compiled
+
+
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Bit planes, minima and scales of x by groups: in one kernel if they are of neighbours and whole runs."""
-    count, is_power = x.numel(), group_size & (group_size - 1) == 0
-    run = run_of(x.dtype)
-    if not (count and is_power and run <= group_size <= run * RUNS):
+    count = x.numel()
+    launch = _encoding(count, x.dtype, x.device, group_size, bits, noise is not None)
+    if launch is None:
         return in_two_steps(ends, encode, x, noise, group_size, bits)
     planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
-    runs = max(rows_a_program(count, run, RUNS), group_size // run)
-    with device_of(x):
-        _groups().encode_groups_kernel[(-(-count // (run * runs)),)](
-            x, x if noise is None else noise.contiguous(), minimum, scale, planes, count,
-            NOISE=noise is not None, WHOLE=count % run == 0,
-            BITS=bits, GROUP=group_size, RUN=run, RUNS=runs, num_warps=WARPS, **EXACT
-        )  # fmt: skip
+    launch(x, x if noise is None else noise.contiguous(), minimum, scale, planes)
     return planes, minimum, scale
+
+
+@cache
+def _encoding(
+    count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int, noise: bool
+) -> Launch | None:
+    """None where one kernel does not encode: of groups that are no power of 2, or are too small or large."""
+    run, is_power = run_of(dtype), group_size & (group_size - 1) == 0
+    if not (count and is_power and run <= group_size <= run * RUNS):
+        return None
+    runs = max(rows_a_program(count, run, RUNS), group_size // run)
+    return Launch(
+        template("groups").encode_groups_kernel, -(-count // (run * runs)), count,
+        NOISE=noise, WHOLE=count % run == 0, BITS=bits, GROUP=group_size, RUN=run, RUNS=runs,
+    )  # fmt: skip
+
+
+def decode_neighbours(
+    planes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
+) -> Tensor | None:
+    """Flat values of groups of neighbours, as the op `decode_groups` gives them; None where one kernel does not."""
+    if group_size % 8 or len(scale) != -(-count // group_size) or not (count and planes.is_contiguous()):
+        return None
+    values = planes.new_empty(count, dtype=dtype)
+    launch = _decoding(count, dtype, planes.device, group_size, len(planes))
+    launch(planes, minimum.contiguous(), scale.contiguous(), values)
+    return values
+
+
+@cache
+def _decoding(count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int) -> Launch:
+    rows, largest = rows_a_program(count), LARGEST_HALF if dtype == torch.float16 else 0
+    return Launch(
+        template("groups").decode_groups_kernel, -(-count // (8 * rows)), count,
+        BITS=bits, GROUP=group_size, LARGEST=largest, WIDE=count > NARROW, ROWS=rows,
+    )  # fmt: skip
 
 
 def encode(
     x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
-    count = x.numel()
-    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
-    if count:
-        kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
-        place, size = places(center, group_size, count)
-        vectors = (vector.contiguous() for vector in (center, inverse_scale, offset))
-        grid, constants = _sizes(count)
-        with device_of(x):
-            _template().encode_kernel[grid](
-                x, *vectors, x if noise is None else noise.contiguous(), planes, size, len(center), count,
-                PLACES=place, NOISE=kind, BITS=bits, WIDE=count > NARROW, **constants
-            )  # fmt: skip
+    planes = x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
+    kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
+    vectors = (vector.contiguous() for vector in (center, inverse_scale, offset))
+    run_rows(
+        template("codes").encode_kernel, x,
+        x, *vectors, x if noise is None else noise.contiguous(), planes, group_size, len(center),
+        PLACES=places(center, group_size), NOISE=kind, BITS=bits, WIDE=x.numel() > NARROW, **_OPTIONS,
+    )  # fmt: skip
     return planes
 
 
 def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
     values = planes.new_empty(count, dtype=dtype)
-    if count:
-        planes = planes if planes.stride(1) == 1 else planes.contiguous()
-        place, size = places(scale, group_size, count)
-        grid, constants = _sizes(count)
-        with device_of(planes):
-            _template().decode_kernel[grid](
-                planes, scale.contiguous(), minimum.contiguous(), values, size, len(scale), planes.stride(0), count,
-                PLACES=place, BITS=len(planes), WIDE=count > NARROW, **constants
-            )  # fmt: skip
+    planes = planes if planes.stride(1) == 1 else planes.contiguous()
+    vectors = (vector.contiguous() for vector in (scale, minimum))
+    run_rows(
+        template("codes").decode_kernel, values,
+        planes, *vectors, values, group_size, len(scale), planes.stride(0),
+        PLACES=places(scale, group_size), BITS=len(planes), WIDE=count > NARROW, **_OPTIONS,
+    )  # fmt: skip
     return values

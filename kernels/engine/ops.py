@@ -91,17 +91,17 @@ def decode_groups(
     group_size: int,
     count: int,
     dtype: torch.dtype,
-    after: Sequence[Tensor] = (),
 ) -> Tensor:
     """Values of codes of groups, or of channels, whose minima and scales recur."""
+    on_triton = runs_triton(planes) and dtype != torch.float64
+    if on_triton:
+        neighbours = launch_codes.decode_neighbours(planes, minimum, scale, group_size, count, dtype)
+        if neighbours is not None:
+            return neighbours
     half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    run = launch_codes if runs_triton(planes) and dtype != torch.float64 else reference_codes
+    run = launch_codes if on_triton else reference_codes
     values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
-
-
-def _planes_like(x: Tensor, bits: int) -> Tensor:
-    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,7 +115,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor
 def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return _planes_like(x, bits), *ends
+    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8), *ends
 
 
 _OPS: dict[str, Op] = {
@@ -151,19 +151,17 @@ _OPS: dict[str, Op] = {
         encode_groups,
         _encode_groups_fake,
     ),
-    # Of groups of neighbours. after: results to wait for, where compilers order operations by what they read.
     "decode_groups": (
-        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype,"
-        " Tensor[] after) -> Tensor",
+        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype) -> Tensor",
         decode_groups,
-        lambda planes, minimum, scale, group_size, count, dtype, after: planes.new_empty(count, dtype=dtype),
+        lambda planes, minimum, scale, group_size, count, dtype: planes.new_empty(count, dtype=dtype),
     ),
 }  # fmt: skip
 
 # Inductor must not change strides: kernels take contiguous tensors, or the strides decide the last bits.
-_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 for _name, (_schema, _run, _fake) in _OPS.items():
-    torch.library.define(f"actfit::{_name}", _schema, tags=_STRIDES)
+    torch.library.define(f"actfit::{_name}", _schema, tags=STRIDES)
     torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
     torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -15,12 +15,9 @@ _LEAST = 1 << 17
 _A_THREAD = 1 << 16
 
 
-def pieces(count: int, units: Sequence[int] = (), most: int = 0) -> Iterator[slice]:
-    """Slices of `count` elements, which cut no byte of a bit plane, and a unit only if it is too large.
-
-    most: elements of a piece; 0: as many as suit a CPU.
-    """
-    most = most or max(_LEAST, _A_THREAD * torch.get_num_threads())
+def pieces(count: int, units: Sequence[int] = ()) -> Iterator[slice]:
+    """Slices of `count` elements, which cut no byte of a bit plane, and a unit only if it is too large."""
+    most = max(_LEAST, _A_THREAD * torch.get_num_threads())
     whole = max(size for unit in (1, *units) if (size := lcm(unit, 8)) <= most)
     length = most // whole * whole
     return (slice(start, min(start + length, count)) for start in range(0, count, length))

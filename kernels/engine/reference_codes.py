@@ -25,14 +25,11 @@ def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
     So 2^bits codes, from the minimum on and a scale apart, cover the whole group.
     """
     flat = x.reshape(-1)
-    groups = -(-len(flat) // group_size)
-    low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
-    entries = GroupEntries(group_size, low, high)
-    for piece in pieces(len(flat), entries.units):
-        for part, lowest, highest in entries.parts(flat[piece].float(), piece.start):
-            # Not aminmax, which takes several times as long.
-            torch.minimum(lowest, part.amin(-1, keepdim=True), out=lowest)
-            torch.maximum(highest, part.amax(-1, keepdim=True), out=highest)
+    whole = len(flat) // group_size
+    last = [flat[None, whole * group_size :]] if len(flat) % group_size else []
+    parts = [flat[: whole * group_size].view(whole, group_size), *last]
+    # Not aminmax, which takes several times as long.
+    low, high = (torch.cat([end(part, -1) for part in parts]).float() for end in (torch.amin, torch.amax))
     minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs; so are scales
     scale = next_bfloat16((high - minimum + 0.0) / ((1 << bits) - 1))
     return minimum.bfloat16(), scale.bfloat16()

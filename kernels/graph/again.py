@@ -1,78 +1,105 @@
-"""A module that backward runs again: only what it is given is kept, in few bits where there is a method."""
+"""Blocks whose backward pass runs forward again, as a checkpoint does: from what the block is given.
 
-from collections.abc import Callable, Sequence
-from typing import Any
+That is part of the backward graph, so forward runs again only up to what backward reads.
+"""
 
-import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from actfit.kernels.compression.forms import SMALLEST, Groups
-from actfit.kernels.compression.layout import layout_of
-from actfit.kernels.graph.codes import decode, encode
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
+
+from actfit.kernels.compression.cut import Cut, inputs_without_gradient, pairs_of
+from actfit.kernels.compression.forms import MAX_BITS, Form, Groups, Whole, form_of
+from actfit.kernels.compression.nodes import is_drawn, is_product
+from actfit.kernels.graph.dropout import dropped_again, is_dropped, mask_of
 from actfit.kernels.methods.every_tensor import EveryTensor
 
 
-class Inputs:
-    """How the tensors are kept that one call of a module is given; others keep as they are.
+def run_again(
+    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, is_dear: Callable[[fx.Node], bool]
+) -> None:
+    """Let backward compute what forward saves for it, from the inputs of forward.
 
-    Attributes
+    What is drawn at random, or may change something else, is computed once: its results are saved, but for what
+    dropout gives, which follows from its mask.
+
+    Parameters
     ----------
-    smallest
-        The least number of elements of a tensor with codes.
+    outputs
+        The number of the forward graph's own outputs, which precede those for backward.
+    is_dear
+        Whether backward must not compute an operation again; products may be dear, and run again all the same.
     """
-
-    smallest: int = SMALLEST
-
-    def __init__(self, name: str, method: EveryTensor | None) -> None:
-        self._name, self.method, self._count = name, method, 0
-
-    def kept(self, x: Tensor) -> Callable[[], Tensor]:
-        """A function that gives the tensor, or what its codes decode to."""
-        x = x.detach() if not isinstance(x, nn.Parameter) else x
-        if self.method is None or not x.is_floating_point() or x.element_size() == 1 or x.numel() < self.smallest:
-            return lambda: x
-        layout = layout_of(x)
-        if isinstance(layout, str):
-            return lambda: x
-        self._count += 1
-        site = f"{self._name}: its input" + f" {self._count}" * (self._count > 1)
-        return self.coded(x, site, Groups(self.method.bits, layout))
-
-    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
-        """A function that gives what the codes of a site decode to; the tensor itself where a plan has none for it."""
-        method = self.method and self.method.at(site)
-        if method is None:
-            self.made(site, x, None, ())
-            return lambda: x
-        order, group, shape, dtype = form.layout.order, form.layout.group, tuple(x.shape), x.dtype
-        codes = encode(x, order, group, method.bits, method.rounding == "stochastic", False, False)
-        self.made(site, x, method.bits, codes)
-        planes, minimum, scale = codes
-        return lambda: self.decoded(codes, decode(planes, minimum, scale, shape, order, group, dtype, False))
-
-    def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
-        """Called with the codes of a tensor; None: it stays whole."""
-
-    def decoded(self, codes: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Called with what codes decode to, which it gives back."""
-        return x
+    (last,) = forward.graph.find_nodes(op="output")
+    pairs = pairs_of(last.args[0][outputs:], backward.graph)
+    kept, inside = _needed(list(pairs), lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
+    first = next(iter(backward.graph.nodes))
+    copies: dict[fx.Node, fx.Node] = {}
+    with backward.graph.inserting_before(first):
+        for node in sorted(kept, key=_is_size, reverse=True):
+            copies[node] = backward.graph.placeholder(f"{node.name}_kept")
+            copies[node].meta = dict(node.meta)
+    start = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    with backward.graph.inserting_before(start):
+        for node in inside:
+            if node.op == "get_attr":
+                setattr(backward, str(node.target), getattr(forward, str(node.target)))
+            copies[node] = _copied(backward.graph, node, copies)
+    for node, placeholder in pairs.items():
+        placeholder.replace_all_uses_with(copies[node])
+        backward.graph.erase_node(placeholder)
+    last.args = ((*last.args[0][:outputs], *sorted(kept, key=_is_size)),)
 
 
-def run_again(forward: Callable[..., Any], args: Any, kwargs: Any, inputs: Inputs) -> Any:
-    """The result of `forward`, which runs again in backward."""
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: (inputs.kept(x), x.requires_grad), _given_again):
-        # All by position: checkpoint saves only positional arguments by autograd, and so by the hooks; what runs
-        # inside it has hooks of its own.
-        return checkpoint(_by_name, forward, tuple(kwargs), *args, *kwargs.values(), use_reentrant=False)
+def _needed(saved: Sequence[fx.Node], is_kept: Callable[[fx.Node], bool]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """What is saved to compute `saved` from, and what is computed, both in the order of the graph."""
+    kept, inside, todo = set[fx.Node](), set[fx.Node](), list(saved)
+    while todo:
+        node = todo.pop()
+        if node in kept or node in inside:
+            continue
+        source = node.args[0] if node.target is operator.getitem else node
+        if is_dropped(node):
+            inside.add(node)
+            todo += [source.args[0], mask_of(node)]
+        elif node.op == "placeholder" or is_kept(source):
+            kept.add(node)
+        else:
+            inside.add(node)
+            todo += node.all_input_nodes
+    return sorted(kept), sorted(inside)
 
 
-def _given_again(kept: tuple[Callable[[], Tensor], bool]) -> Tensor:
-    """An input as the first forward pass got it: graphs are captured for inputs with or without a gradient."""
-    x = kept[0]()
-    return x.requires_grad_() if kept[1] and x.is_leaf else x
+def _copied(graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    if is_dropped(node):
+        return dropped_again(graph, node, copies[node.args[0].args[0]], copies[mask_of(node)])
+    return graph.node_copy(node, copies.__getitem__)
 
 
-def _by_name(forward: Callable[..., Any], names: tuple[str, ...], *given: Any) -> Any:
-    positional = len(given) - len(names)
-    return forward(*given[:positional], **dict(zip(names, given[positional:], strict=True)))
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)
+
+
+def cut_again(
+    forward: fx.Graph, backward: fx.Graph, outputs: int, static: frozenset[int], method: EveryTensor, smallest: int
+) -> Cut:
+    """As `cut_of`: what the block is given has codes, as it would have if it were rounded before.
+
+    But not parameters, and what has no gradient: those are held elsewhere.
+    """
+    (last,) = forward.find_nodes(op="output")
+    pairs, forms, sites = pairs_of(last.args[0][outputs:], backward), dict[fx.Node, Form](), dict[fx.Node, str]()
+    held = inputs_without_gradient(forward, backward, static)
+    for node in pairs:
+        if node in held or not isinstance(node.meta.get("val"), Tensor):
+            continue
+        form = form_of(node, pairs[node], MAX_BITS, smallest)
+        if isinstance(form, Groups) and node.op != "placeholder":
+            form = Whole("computed once")
+        elif isinstance(form, Groups):
+            sites[node] = ": its input" + f" {len(sites) + 1}" * bool(sites)
+            at = method.at(sites[node])
+            form = Whole("the plan keeps it") if at is None else replace(form, bits=at.bits, of_roots=False)
+        forms[node] = form
+    return Cut(outputs, pairs, forms, sites)

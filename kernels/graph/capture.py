@@ -12,7 +12,6 @@ from torch import nn
 
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph import private
-from actfit.kernels.graph.again import run_again
 from actfit.kernels.graph.engine import Engine, Unit
 from actfit.kernels.head.logits import Logits
 from actfit.kernels.private import exporting, in_dispatch_mode, in_transform
@@ -76,9 +75,6 @@ class Captured(Unit):
             return self._stock(*args, **kwargs)
         if any(isinstance(value, Logits) for value in (*args, *kwargs.values())):  # as a module for the loss gets
             return self._stock(*args, **kwargs)
-        if self.name in engine.recomputed:
-            again = self._by_graphs if engine.compiles else self._stock
-            return run_again(again, args, kwargs, engine.inputs(self.name))
         return self._by_graphs(*args, **kwargs)
 
     def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,6 @@ from torch import fx, nn
 
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.graph import private
-from actfit.kernels.graph.again import Inputs
 from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.fusion import fused
 from actfit.kernels.graph.inductor import InductorPartitioner
@@ -165,15 +164,12 @@ class Engine:
         way = None if self.policy is None else way_of(self.policy)
         watch, shares = self.watch if self.planned else None, self.shares and not self.compiles
         kind = InductorPartitioner if self.compiles and generates else Partitioner
-        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, shares)
+        again = name in self.recomputed
+        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, again, shares)
 
     def method_of(self, name: str) -> EveryTensor | None:
-        """The method for the saved tensors in a module; None: exact, as where backward runs all of it again."""
-        return None if self.method is None or name in self.recomputed else self.method.under(name)
-
-    def inputs(self, name: str) -> Inputs:
-        """How a module that backward runs again keeps what it is given."""
-        return Inputs(name, self.method)
+        """The method for the saved tensors in a module; None: exact."""
+        return None if self.method is None else self.method.under(name)
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""

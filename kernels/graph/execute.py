@@ -7,7 +7,8 @@ import torch
 from torch import fx
 
 from actfit.kernels import private
-from actfit.kernels.graph.undefined import is_tangent, without
+from actfit.kernels.compression.nodes import is_tangent
+from actfit.kernels.graph.undefined import without
 
 Run = Callable[[list[Any]], Any]
 

@@ -20,6 +20,7 @@ from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.make import make_plan
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.safety import Checked, check_model
+from actfit.kernels.planning.training import Optimizer
 
 
 class Handle:
@@ -111,6 +112,7 @@ def compress(
     inputs: Any = None,
     loss: Loss | None = None,
     targets: Any = None,
+    optimizer: Optimizer | None = None,
 ) -> Handle:
     """Make training save less; what forward computes stays the same, bit for bit, but for a loss in chunks.
 
@@ -147,10 +149,14 @@ def compress(
         Whether Inductor compiles the graphs, as torch.compile does with each block: steps are shorter, the first one
         takes long, and rounding and random draws are Inductor's. By default as the plan says, or not.
     fit
-        A budget of memory for which a plan is made, with `inputs`, `loss` and `targets`, all as of `make_plan`.
+        A budget of memory for which a plan is made, with `inputs`, `loss`, `targets` and `optimizer`, all as of
+        `make_plan`.
     inputs, loss, targets
         With bits or a plan: the error of the gradient of two samples is measured, and a warning names the tensors that
         make it more than three times what is predicted.
+
+    optimizer
+        With `fit`: one of torch, or its name, as "adamw"; the budget is then of a whole training.
 
     Returns
     -------
@@ -164,7 +170,7 @@ def compress(
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
-    check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled)
+    check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled, optimizer)
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
@@ -172,7 +178,7 @@ def compress(
             )
     check_loss(loss, targets)
     if fit is not None:
-        plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compiled))
+        plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compiled), optimizer)
         rounding = inputs = None  # the plan is checked
     elif inputs is None and loss is not None:
         raise KernelError("loss must go with inputs, a batch of training, got none")
@@ -216,6 +222,7 @@ def _fitting(
     loss: Loss | None,
     targets: Any,
     compiles: bool,
+    optimizer: Optimizer | None,
 ) -> Plan:
     """The plan for a budget."""
     if inputs is None:
@@ -223,4 +230,4 @@ def _fitting(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
     named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compiled": compiles}
-    return make_plan(model, inputs, fit, **named, stack_level=3)
+    return make_plan(model, inputs, fit, **named, optimizer=optimizer, stack_level=3)

@@ -12,10 +12,10 @@ from torch import fx
 from actfit.kernels.compression import layout, private
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.cut import Cut
-from actfit.kernels.compression.splice import put_codes
-from actfit.kernels.engine import codes, ops, planes, reference_codes
+from actfit.kernels.engine import ops
 from actfit.kernels.graph import partition
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.splice import put_codes
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.private import as_partitioner, check_release
 
@@ -47,7 +47,7 @@ def options(bits: int | None = None, *, rounding: str | None = None) -> dict[str
 
 
 class InductorPartitioner(Partitioner):
-    """As `Partitioner`, of graphs that Inductor compiles: it fuses encoding and decoding with their neighbours.
+    """As `Partitioner`, of graphs that Inductor compiles.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class InductorPartitioner(Partitioner):
         """Change both graphs."""
         if self.watch is not None:
             self.watch.of_compiled(forward, cut, rounding)
-        put_codes(forward, backward, cut, rounding)
+        put_codes(forward, backward, cut, rounding, compiles=True)
 
     def _compare(self, graph: Graph) -> None:
         """Warn once if a graph for other sizes saves much less than one before."""
@@ -96,12 +96,8 @@ class InductorPartitioner(Partitioner):
         return self
 
 
-ENGINE = codes, ops, planes, reference_codes  # what graphs call, and how its results lie in memory
-
-
 @cache
 def _text() -> str:
-    folders = (Path(str(module.__file__)).parent for module in (layout, partition))
+    folders = (Path(str(module.__file__)).parent for module in (layout, partition, ops))
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
-    files += [Path(str(module.__file__)) for module in ENGINE]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

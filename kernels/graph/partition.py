@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression import private as inductor
-from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.compression.crossing import Graph, crossings
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import hint, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product
-from actfit.kernels.compression.splice import crossings
 from actfit.kernels.graph import private
-from actfit.kernels.graph.codes import put_codes
+from actfit.kernels.graph.again import cut_again, run_again
+from actfit.kernels.graph.changed import changed_inputs, save_copies
+from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
     with_exact_scales,
@@ -24,6 +25,7 @@ from actfit.kernels.graph.norms import (
     without_running_statistics,
 )
 from actfit.kernels.graph.results import share
+from actfit.kernels.graph.splice import put_codes
 from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.apply import apply
 from actfit.kernels.graph.ways.way import Way
@@ -64,6 +66,8 @@ class Partitioner:
     compiles
         Whether the graphs are Inductor's: then PyTorch decides what backward computes again, as it knows what Inductor
         fuses, and may compute views and inputs of products, too.
+    again
+        Whether backward runs forward again, from what the block is given.
     shares
         Whether results that another block saves are recomputed, where they can be, from what this one saves.
     smallest
@@ -80,10 +84,11 @@ class Partitioner:
         refused: dict[str, str] | None = None,
         watch: Watch | None = None,
         compiles: bool = False,
+        again: bool = False,
         shares: bool = False,
     ) -> None:
         self.graphs, self.method, self.way, self.watch, self.compiles = graphs, method, way, watch, compiles
-        self.shares = shares and method is None
+        self.again, self.shares = again, shares and method is None
         self.refused: dict[str, str] = {} if refused is None else refused
 
     def __call__(
@@ -93,14 +98,20 @@ class Partitioner:
         outputs = options["num_fwd_outputs"]
         if self.way is not None:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
+        changed = changed_inputs(joint.graph)
         divide = inductor.partition if self.compiles else partial(private.recompute_all_but, is_dear)
         forward, backward = divide(joint, inputs, **options)
         # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
         within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
         static = frozenset(within or options.get("static_lifetime_input_indices") or ())
+        if self.again:
+            run_again(forward, backward, outputs, is_dear)
         without_running_statistics(forward.graph, backward.graph, outputs)
+        save_copies(forward.graph, backward.graph, outputs, changed)
         if self.method is None:
             cut = self._exact(forward.graph, backward.graph, outputs)
+        elif self.again:
+            cut = cut_again(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
         else:
             cut = cut_of(forward.graph, backward.graph, outputs, static, self.method, self.smallest)
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
@@ -136,33 +147,6 @@ class Partitioner:
             return Whole(f"fewer than {self.smallest} elements")
         layout = layout_of(value)
         return Whole(layout) if isinstance(layout, str) else Bits(layout)
-
-
-def with_eager_dropout(forward: fx.Graph, backward: fx.Graph) -> None:
-    """Let dropout on a CPU scale as eager does there: by the quotient of 1 and 1 - p in the tensor's own dtype."""
-    for node in forward.find_nodes(op="call_function", target=aten.native_dropout.default):
-        x, p, train = node.args
-        value: Tensor = x.meta["val"]
-        if value.device.type == "cpu" and train and 0 < p < 1:
-            node.target, node.args = _dropout, (x, p, _scale(1 - p, value.dtype))
-    for node in backward.find_nodes(op="call_function", target=aten.native_dropout_backward.default):
-        gradient, mask, scale = node.args
-        value = gradient.meta["val"]
-        if value.device.type == "cpu" and scale:
-            node.args = gradient, mask, _scale(1 / scale, value.dtype)
-
-
-def _scale(probability: float, dtype: torch.dtype) -> float:
-    """1/probability as PyTorch computes it, in float32 for 16 bits; a quotient of floats may be rounded twice."""
-    wide = torch.promote_types(dtype, torch.float32)
-    quotient = 1 / float(torch.tensor(probability, dtype=wide))
-    return float(torch.tensor(float(torch.tensor(quotient, dtype=wide)), dtype=dtype))
-
-
-def _dropout(x: Tensor, p: float, scale: float) -> tuple[Tensor, Tensor]:
-    """As aten.native_dropout, by another scale."""
-    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
-    return x.mul(mask).mul_(scale), mask
 
 
 def is_dear(node: fx.Node) -> bool:

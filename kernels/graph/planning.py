@@ -1,7 +1,7 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
@@ -9,12 +9,12 @@ from torch import Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Whole, bytes_of
-from actfit.kernels.graph.again import Inputs
-from actfit.kernels.graph.codes import decode, encode, replace_codes
+from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
 from actfit.kernels.graph.units import units
 from actfit.kernels.memory.compiled import saved_of
@@ -63,9 +63,7 @@ class CapturedTask(Task):
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
-            # Reading what a block saves that runs again would run it again, and hold all that it saves.
-            read = [] if ways.recomputed and self.blocks[-1] in ways.recomputed else results
-            held = addresses([x for result in read if result.grad_fn for x in saved_of(result.grad_fn)])
+            held = addresses([x for result in results if result.grad_fn for x in saved_of(result.grad_fn)])
             others = [x for x in results if not any(storage._cdata in held for storage in storages(x))]
             ends.append((history.event(), history.now_without(others)))
 
@@ -80,7 +78,8 @@ class CapturedTask(Task):
         history.event()  # ends the last segment
         if ways.exact:
             history.whole.clear()  # no tensor could have codes
-        return Step(history.sites(), OBSERVED, tuple(history.peaks), *ends[0], history.operations, history.whole)
+        peaks = self.held.over(history.peaks)
+        return Step(history.sites(), OBSERVED, peaks, *ends[0], history.operations, history.whole)
 
 
 WHOLE = "saved whole"  # a key of what goes with a graph
@@ -106,26 +105,6 @@ class _Observed(Engine):
         noting._boxed_call = True  # type: ignore[attr-defined]
         return noting
 
-    def inputs(self, name: str) -> Inputs:
-        return _ObservedInputs(name, self.method, self.history)
-
-
-class _ObservedInputs(Inputs):
-    """Tells a history of codes."""
-
-    def __init__(self, name: str, method: EveryTensor | None, history: History) -> None:
-        super().__init__(name, method)
-        self._history = history
-
-    def made(self, site: str, x: Tensor, bits: int | None, codes: Sequence[Tensor]) -> None:
-        if bits is None:
-            self._history.whole[site] = x.nbytes
-        else:
-            self._history.saved(site, x.nbytes, bits, codes[:3], codes[0].untyped_storage())
-
-    def decoded(self, codes: Sequence[Tensor], x: Tensor) -> Tensor:
-        return self._history.decoded(codes[0], x)
-
 
 class _Observing(Named):
     """Cuts as in training; forward tells of its codes."""
@@ -144,10 +123,10 @@ class _Observing(Named):
         return self._history.decoded(planes, decode(planes, *others))
 
     def _noting(self, site: str) -> Callable[..., Any]:
-        def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> tuple[Tensor, ...]:
+        def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> list[Tensor]:
             made = encode(x, order, group, bits, *others)
             name = self._whole_name(site)
-            self._history.saved(name, x.numel() * x.itemsize, bits, made[:3], made[0].untyped_storage())
+            self._history.saved(name, x, bits, made[:3], made[0].untyped_storage())
             return made
 
         return noting

@@ -9,9 +9,19 @@ from actfit.kernels.methods.every_tensor import ROUNDINGS, EveryTensor
 from actfit.kernels.methods.method import check_bits
 from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.plan import Plan
+from actfit.kernels.planning.training import check_optimizer
 
 
-def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, chunked_loss: Any, compiled: Any) -> None:
+def check_request(
+    bits: Any,
+    rounding: Any,
+    plan: Any,
+    policy: Any,
+    fit: Any,
+    chunked_loss: Any,
+    compiled: Any,
+    optimizer: Any = None,
+) -> None:
     """Raise KernelError for invalid values, and for arguments of `compress` that exclude each other."""
     if bits is not None:
         check_bits(bits, EveryTensor.widths)
@@ -35,7 +45,9 @@ def check_request(bits: Any, rounding: Any, plan: Any, policy: Any, fit: Any, ch
             raise KernelError(
                 f"bits must be left out with fit, which chooses them for each tensor, got {bits}; give one of the two"
             )
-        check_budget(fit)
+        check_optimizer(optimizer, check_budget(fit))
+    elif optimizer is not None:
+        raise KernelError("optimizer must go with fit, the bytes of a whole training, got no fit")
     if plan is not None and (bits is not None or rounding is not None):
         raise KernelError("bits and rounding must be left out with plan, which says both")
     if chunked_loss is not None and (fit is not None or plan is not None):

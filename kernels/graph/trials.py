@@ -2,25 +2,23 @@
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from actfit.kernels.compression import codes
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Groups
-from actfit.kernels.compression.splice import let_cross
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.again import Inputs
+from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
+from actfit.kernels.graph.splice import let_cross
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
-from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials
+from actfit.kernels.planning.sensitivity import Gradients, Trials
 
 
 class CapturedGradients(Gradients):
@@ -38,16 +36,13 @@ class CapturedGradients(Gradients):
         finally:
             removed(captured)
 
-    def _gradient(self, bits: Bits) -> list[Tensor | None]:
-        with torch.compiler.set_stance("default"):  # blocks that run again are captured as in forward
-            return super()._gradient(bits)
-
 
 class Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles)
+        again = name in engine.recomputed
+        super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles, again=again)
         self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
     def _whole_name(self, site: str) -> str:
@@ -65,24 +60,9 @@ class _Tried(Engine):
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         return _Trying(self, name, self.trials)
 
-    def inputs(self, name: str) -> Inputs:
-        return _TriedInputs(name, self.method, self.trials)
-
     def variant(self, name: str) -> bool:
         """Only that: all have the same graphs else, and codes on trial are looked up when they run."""
         return name in self.recomputed
-
-
-class _TriedInputs(Inputs):
-    """Keeps whole tensors, and gives them as decoded from the codes on trial."""
-
-    def __init__(self, name: str, method: EveryTensor | None, trials: Trials) -> None:
-        super().__init__(name, method)
-        self.smallest, self._trials = trials.smallest, trials
-
-    def coded(self, x: Tensor, site: str, form: Groups) -> Callable[[], Tensor]:
-        self._trials.sites[site] = x.numel()
-        return partial(_as_seen(self._trials, site, form, x), x)
 
 
 class _Trying(Named):
@@ -123,30 +103,28 @@ class _Trying(Named):
 
 def _put_seen(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node, mark: fx.Node) -> None:
     """Let backward see a tensor that crosses whole as codes on trial would give it; mark: the module's number."""
-    form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
+    form, placeholder = cut.forms[node], cut.pairs[node]
     if not isinstance(form, Groups):
         raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
     with backward.inserting_after(backward.find_nodes(op="placeholder")[-1]):
-        seen = backward.call_function(_as_seen(trials, site, form, value), (placeholder, mark))
+        seen = backward.call_function(_as_seen(trials, site, form), (placeholder, mark))
     seen.meta = dict(placeholder.meta)
     placeholder.replace_all_uses_with(seen, lambda user: user is not seen)
 
 
-def _as_seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[..., Tensor]:
+def _as_seen(trials: Trials, site: str, form: Groups) -> Callable[..., Tensor]:
     """A function from a tensor that crosses at a site to the one that backward sees."""
-    layout, sizes = form.layout, form.layout.sizes(value)
+    order, group = form.layout
 
     def seen(x: Tensor, *mark: Tensor) -> Tensor:
         name = trials.name(site, *mark)
         bits = trials.bits.get(name)
         if bits is None:
             return x
-        groups = layout.split(x)
-        noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        made = codes.encode(groups, bits, noise, of_roots=form.of_roots)
-        result = layout.join(codes.decode(made, bits, x.dtype, form.of_roots), sizes)
+        planes, low, step = encode(x, order, group, bits, trials.rounding == "stochastic", form.of_roots, False)
+        result = decode(planes, low, step, None, x.shape, order, group, x.dtype, form.of_roots)
         error = relative_error(result, x)
-        trials.decoded.note(name, bits, error, x.dtype, layout.group, trials.rounding)
+        trials.decoded.note(name, bits, error, x.dtype, group, trials.rounding)
         return result
 
     return seen

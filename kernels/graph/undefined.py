@@ -6,15 +6,10 @@ from typing import Any
 import torch
 from torch import SymInt, Tensor, fx
 
-from actfit.kernels.compression.nodes import is_mutable
+from actfit.kernels.compression.nodes import is_mutable, is_tangent
 from actfit.kernels.errors import KernelError
 
 aten = torch.ops.aten
-
-
-def is_tangent(node: fx.Node) -> bool:
-    """Whether it is the gradient of a result, in a graph of backward."""
-    return node.op == "placeholder" and "tangents" in str(node.target)
 
 
 def without(module: fx.GraphModule, undefined: frozenset[int]) -> fx.GraphModule:

@@ -23,7 +23,8 @@ from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Groups
 from actfit.kernels.compression.nodes import cone
 from actfit.kernels.engine.pieces import bytes_of
-from actfit.kernels.graph.codes import decode, encode, flat_of, replace_codes
+from actfit.kernels.graph.codes import decode, encode, flat_of
+from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
 from actfit.kernels.planning.sensitivity import like_site
@@ -138,7 +139,7 @@ class Watch:
     def _compare(self, site: str, exact: Tensor, group: int, of_roots: bool, code: Sequence[Tensor]) -> None:
         """Note the error of codes of a flat tensor, and warn once if it is not as planned."""
         planes, low, step, *_ = code
-        decoded = decode(planes, low, step, exact.shape, (0,), group, exact.dtype, of_roots)
+        decoded = decode(planes, low, step, None, exact.shape, (0,), group, exact.dtype, of_roots)
         self.seen[site] = error = relative_error(decoded, exact)
         if error > TIMES * self.planned[site] and not self._warned:
             self._warned = True

@@ -8,8 +8,8 @@ Results are those of stock but for rounding: products of fewer rows may sum in a
 weight is a sum over chunks, each rounded to its dtype.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -37,16 +37,21 @@ def rows_of(weight: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Linear:
-    """Logits to be made: `steps`, operations of single elements, of x @ weight.T + bias; x is of shape (..., width)."""
+    """Logits to be made: `steps`, operations of single elements or of whole rows, of x @ weight.T + bias.
+
+    x is of shape (..., width). `turned`: the second of three dimensions is that of classes, not the last.
+    """
 
     x: Tensor
     weight: Tensor
     bias: Tensor | None
     steps: tuple[Step, ...] = ()
+    turned: bool = False
 
     @property
     def shape(self) -> torch.Size:
-        return self.x.shape[:-1] + self.weight.shape[:1]
+        straight = self.x.shape[:-1] + self.weight.shape[:1]
+        return straight[:1] + straight[:0:-1] if self.turned else straight
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,7 +79,8 @@ class Linear:
     def whole(self) -> Tensor:
         """All logits."""
         with without_autocast(self.x):
-            return self.after(F.linear(self.x, self.weight, self.bias))
+            made = self.after(F.linear(self.x, self.weight, self.bias))
+            return made.transpose(1, 2) if self.turned else made
 
     def chunks(self) -> Iterator[slice]:
         """Slices of rows; x has two dimensions."""
@@ -94,24 +100,28 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Arguments of F.cross_entropy.
+    """Arguments of F.cross_entropy, or of F.nll_loss.
 
     Attributes
     ----------
+    function
+        Which of the two.
     targets
         Classes, of shape (rows,), integers.
     reduction
         "mean", "sum" or "none".
     options
-        weight, ignore_index and label_smoothing.
+        weight, ignore_index and label_smoothing, as far as the function takes them.
     """
 
+    function: Callable[..., Tensor]
     targets: Tensor
     reduction: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, linear: Linear) -> Tensor:
-        """The loss; x of the linear layer is of shape (rows, width)."""
+        """The loss; that of each row is of shape (rows,)."""
+        linear = replace(linear, x=linear.x.flatten(0, -2), turned=False)
         given = (linear.x, linear.weight, linear.bias, linear.steps, self)
         if self.reduction != "none" and linear.x.dtype != torch.float16:
             return cast(Tensor, _Total.apply(*given))
@@ -137,7 +147,7 @@ class CrossEntropy:
 
     def rows(self, logits: Tensor, part: slice) -> Tensor:
         """Losses of a chunk."""
-        return F.cross_entropy(logits, self.targets[part], reduction="none", **self.options)
+        return self.function(logits, self.targets[part], reduction="none", **self.options)
 
     def passes(
         self, linear: Linear, needed: Sequence[bool], weights: Tensor | None = None

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 from actfit.kernels.head.chunked import CrossEntropy, Linear, once, rows_of
 from actfit.kernels.head.family import WAY_OUT, Family
-from actfit.kernels.head.steps import Step, rows_moved, step_of
+from actfit.kernels.head.steps import Step, log_softmax, rows_moved, step_of, turns
 
 # Answered by what is known of logits that are not made.
 KNOWN = {
@@ -20,15 +21,16 @@ KNOWN = {
     *("size", "dim", "numel", "nelement", "element_size", "itemsize", "stride", "is_contiguous", "get_device"),
     *("__len__", "_is_view", "_base", "_version", "is_floating_point", "is_complex", "is_same_size", "is_inference"),
 }
+LOSSES = (F.cross_entropy, F.nll_loss)
 GRADIENTS = {"register_hook", "retain_grad"}  # what asks for the gradient of logits
 
 
 class Logits(Tensor):
     """Stands for logits: the cross-entropy of it is computed in chunks, every other operation gets all logits.
 
-    An operation of single elements with numbers, as a soft cap, or one that moves whole rows, as a shift, gives Logits
-    again. The tensor is not a leaf: where code below Python's functions reads it, it gets all logits, too, and its
-    gradient goes on to what they are made of.
+    An operation of single elements with numbers, as a soft cap, one of whole rows, as log_softmax, or one that moves
+    them, as a shift, gives Logits again. The tensor is not a leaf: where code below Python's functions reads it, it
+    gets all logits, too, and its gradient goes on to what they are made of.
 
     Attributes
     ----------
@@ -99,13 +101,14 @@ def _waiting(
     logits: Logits, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Tensor | None:
     """The loss in chunks, or Logits again; None if the operation needs all logits."""
-    if name == "cross_entropy":
-        loss = _loss_of(logits, *args, **kwargs)
+    if function in LOSSES:
+        loss = _loss_of(logits, function, *args, **kwargs)
         if loss is None:
             return None
         logits.family.check()
         logits.family.used = True
-        return loss.of(_as_autocast(logits.linear))
+        made = loss.of(_as_autocast(logits.linear))
+        return made.view(_places(logits)) if made.dim() else made
     linear = _later(name, function, logits.linear, args, kwargs)
     if linear is None:
         return None
@@ -123,7 +126,7 @@ class _Deferred(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[:3])
-        ctx.steps = inputs[3].steps
+        ctx.steps, ctx.turned = inputs[3].steps, inputs[3].turned
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -132,7 +135,7 @@ class _Deferred(torch.autograd.Function):
         inputs = [each.requires_grad_() for each, need in zip(given, needed, strict=True) if each is not None and need]
         with torch.enable_grad():
             x, weight, bias = given
-            made = Linear(x, weight, bias, ctx.steps).whole()
+            made = Linear(x, weight, bias, ctx.steps, ctx.turned).whole()
         made_of = iter(torch.autograd.grad(made, inputs, grad))
         return *once([next(made_of) if need else None for need in needed], ctx.saved_tensors[:2]), None
 
@@ -153,32 +156,47 @@ def _later(
     name: str, function: Callable[..., Any], linear: Linear, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Linear | None:
     """What is to be made instead, if the operation can wait."""
+    dimensions = linear.x.dim()
     step = step_of(name, function, args, kwargs)
+    if step is None and (step := log_softmax(name, args, kwargs, -2 if linear.turned else -1, dimensions)):
+        made = step(linear.x.new_empty(0, dtype=linear.dtype))  # autocast widens it on some devices
+        linear = _as_autocast(linear) if made.dtype == torch.float32 else linear
     if step is not None:
         return replace(linear, steps=(*linear.steps, step))
-    moved = None if kwargs else rows_moved(name, args, linear.x, linear.shape[-1])
+    if kwargs or linear.turned:
+        return None
+    if turns(name, args, dimensions):
+        return replace(linear, turned=True)
+    moved = rows_moved(name, args, linear.x, linear.shape[-1])
     return None if moved is None else replace(linear, x=moved)
+
+
+def _places(logits: Logits) -> torch.Size:
+    """The shape of the targets."""
+    return logits.shape[:1] + logits.shape[2:]
 
 
 def _loss_of(
     logits: Logits,
+    function: Callable[..., Tensor],
     target: Any = None,
     weight: Tensor | None = None,
     size_average: Any = None,
     ignore_index: int = -100,
     reduce: Any = None,
     reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    **smoothing: float,
 ) -> CrossEntropy | None:
     """The loss, if it can be computed in chunks: of classes, with constant weights."""
     classes = isinstance(target, Tensor) and not isinstance(target, Logits) and target.dtype == torch.int64
-    if not classes or target.shape != logits.shape[:1] or logits.dim() != 2 or (size_average, reduce) != (None, None):
+    if not classes or target.shape != _places(logits) or (size_average, reduce) != (None, None):
+        return None
+    if logits.dim() != 2 and not logits.linear.turned:
         return None
     if reduction not in ("mean", "sum", "none") or (weight is not None and weight.requires_grad):
         return None
-    return CrossEntropy(
-        target, reduction, {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    )
+    options = {"weight": weight, "ignore_index": ignore_index, **smoothing}
+    return CrossEntropy(function, target.flatten(), reduction, options)
 
 
 def _as_autocast(linear: Linear) -> Linear:

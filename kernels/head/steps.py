@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,32 @@ def step_of(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs
     if name in OF_NUMBERS and len(args) == 1 and type(args[0]) in (int, float):
         return Step(function, tuple(args))
     return None
+
+
+def log_softmax(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], classes: int, dimensions: int
+) -> Step | None:
+    """The call as a step of rows, if it is log_softmax over classes; `classes`: their dimension, counted from the last.
+
+    torch and F take the dtype by name; F passes on the level of a warning, too.
+    """
+    if name != "log_softmax" or len(args) > 1:
+        return None
+    dimension, dtype = kwargs.get("dim", *args), kwargs.get("dtype")
+    if dimension not in (classes, classes + dimensions) or dtype == torch.float16:
+        return None
+    return Step(partial(torch.log_softmax, dim=-1, dtype=dtype))
+
+
+def turns(name: str, args: Sequence[Any], dimensions: int) -> bool:
+    """Whether a call swaps the last two of three dimensions, as F.cross_entropy wants classes."""
+    places = tuple(args[0]) if len(args) == 1 and isinstance(args[0], Sequence) else tuple(args)
+    if dimensions != 3 or not all(type(place) is int for place in places):
+        return False
+    found = tuple(place % 3 for place in places)
+    if name == "permute":
+        return found == (0, 2, 1)
+    return name == "mT" or (name in ("transpose", "swapaxes", "swapdims", "movedim") and {*found} == {1, 2})
 
 
 def rows_moved(name: str, args: Sequence[Any], x: Tensor, classes: int) -> Tensor | None:

@@ -6,7 +6,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.options import OPTIMIZERS, check, parser, ways, whole
+from actfit.kernels.memory.options import WITH_GPU, check, parser, ways, whole
 
 if __name__ == "__main__":
     command.early("memory", lambda: check(parser().parse_args()), (KernelError,))
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _card(options: argparse.Namespace) -> str:
     """What fits a GPU, as it is to be printed."""
-    options.optimizer = options.optimizer or OPTIMIZERS[0]
+    options.optimizer = options.optimizer or WITH_GPU[0]
     with _reported(options) as doing:
         model, args, kwargs = _built(options)
         fits = gpu.measure(options, model, args, kwargs, doing)

@@ -26,12 +26,12 @@ from actfit.kernels.planning.make import task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.prices import Parts, usual
+from actfit.kernels.planning.training import KINDS
 
 TRIES = 5  # batches that are measured beside the given one and twice as many; the models tried needed one
 OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
-    "adamw": partial(torch.optim.AdamW, foreach=True),
+    **{name: partial(kind, foreach=True) for name, kind in KINDS.items()},
     "adamw-fused": partial(torch.optim.AdamW, fused=True),
-    "sgd": partial(torch.optim.SGD, foreach=True),
 }
 
 

@@ -7,14 +7,14 @@ from actfit.coefficients import command
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.registry import DEFAULT
-from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
+from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
 from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.goals import GOALS
 
 PROG = "actfit memory"
 FORMATS = ("table", "json")
 DEFAULT_BITS = 4
-OPTIMIZERS = ("adamw", "adamw-fused", "sgd", "none")
+WITH_GPU = (*OPTIMIZERS, "adamw-fused", "none")  # values of --optimizer
 LEAST_GPU = 2**20  # bytes
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
@@ -86,6 +86,12 @@ def _add_planning(parser: command.Parser) -> None:
         metavar="G",
         help="with --budget, what is least, the time of a step or the error of the gradient (default: time)",
     )
+    parser.add_argument(
+        "--optimizer",
+        metavar="O",
+        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also"
+        f" {', '.join(WITH_GPU[len(OPTIMIZERS) :])} (its default: {WITH_GPU[0]})",
+    )
     parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
         "--save",
@@ -99,11 +105,6 @@ def _add_gpu(parser: command.Parser) -> None:
         "--gpu",
         metavar="SIZE",
         help="in place of these, whether training fits so much memory, as 24GiB, by each way, and the largest batch",
-    )
-    parser.add_argument(
-        "--optimizer",
-        metavar="NAME",
-        help=f"with --gpu, whose state counts: {', '.join(OPTIMIZERS)} (default: {OPTIMIZERS[0]})",
     )
 
 
@@ -122,19 +123,23 @@ def check(options: argparse.Namespace) -> None:
     if options.gpu is not None:
         _check_gpu(options)
         return
-    if options.optimizer is not None:
-        raise KernelError(f"optimizer must go with --gpu, whose memory it takes, got {options.optimizer!r} without")
     if options.budget is not None:
         _check_planned(options)
         return
-    for name in ("save", "compiled", "goal"):
+    for name in ("save", "compiled", "goal", "optimizer"):
         if getattr(options, name) not in (None, False):
             raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
 
 
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
-    check_budget(options.budget)
+    share = isinstance(check_budget(options.budget), float)
+    if options.optimizer not in (None, *OPTIMIZERS):
+        raise KernelError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {options.optimizer!r}")
+    if options.optimizer is not None and share:
+        raise KernelError(
+            f"optimizer must go with --budget in bytes, as 80GB, got the share {options.budget}; leave it out"
+        )
     if options.goal not in (None, *GOALS):
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {options.goal!r}")
     for name in ("policy", "bits"):
@@ -153,8 +158,8 @@ def _check_gpu(options: argparse.Namespace) -> None:
         given = 0
     if given < LEAST_GPU:  # 24 is forgotten units
         raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
-    if options.optimizer not in (None, *OPTIMIZERS):
-        raise KernelError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {options.optimizer!r}")
+    if options.optimizer not in (None, *WITH_GPU):
+        raise KernelError(f"optimizer must be one of {', '.join(WITH_GPU)}, got {options.optimizer!r}")
     for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
         if getattr(options, name) not in (None, False):
             raise KernelError(

@@ -42,7 +42,7 @@ def plan_for_budget(
         progress("building a narrow copy")
         stand_in = narrow_copy(options)
     given = model, call_of(kwargs or args)
-    task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled)
+    task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled, optimizer=options.optimizer)
     with nullcontext() if stand_in is None else one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "time")
         if options.plot is None:

@@ -138,10 +138,8 @@ class Recorder:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)
             stack.enter_context(self.births)
-            if (
-                gc.isenabled()
-            ):  # so that garbage of this forward stays in the youngest generation, which is collected fast
-                gc.disable()
+            if gc.isenabled():
+                gc.disable()  # garbage of this forward stays in the youngest generation, which is collected fast
                 stack.callback(gc.enable)
             self._exit = stack.pop_all()
         return self

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from typing import Any, Self
 
 import torch
@@ -30,7 +31,8 @@ class Living(DispatchMode):
 
     def __init__(self) -> None:
         self.now = self.peak = self.operations = 0
-        self._known: set[int] = set()
+        self._known: dict[int, int] = {}  # numbers of storages, by their keys, which may be given again
+        self._numbers = count()
 
     def __enter__(self) -> Self:
         gc.collect()
@@ -57,15 +59,15 @@ class Living(DispatchMode):
             self.add(storage)
         return result
 
-    def _know(self, storage: torch.UntypedStorage, count: int) -> None:
-        self._known.add(storage._cdata)
-        self.now += count
+    def _know(self, storage: torch.UntypedStorage, size: int) -> None:
+        self._known[storage._cdata] = next(self._numbers)
+        self.now += size
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._forget, storage._cdata, count)
+        weakref.finalize(storage, self._forget, storage._cdata, size)
 
-    def _forget(self, key: int, count: int) -> None:
-        self._known.discard(key)
-        self.now -= count
+    def _forget(self, key: int, size: int) -> None:
+        self._known.pop(key, None)
+        self.now -= size
 
 
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:
@@ -92,13 +94,14 @@ def run_step(
     loss: Loss | None = None,
     targets: Any = None,
     training: bool = False,
+    accumulates: bool = True,
     within: Within = nullcontext,
     prepare: Callable[[nn.Module], object] = lambda copied: None,
     between: Callable[[list[Tensor]], object] = lambda results: None,
 ) -> None:
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
-    Backward starts from the tensors that `differentiated` gives. Gradients of parameters exist before and are added to.
+    Backward starts from the tensors that `differentiated` gives.
     Of an output with a loss of its own only that is alive in backward, as trainers let go of the rest.
     Operations are those of the model's device; their workspaces and the allocator's waste are not seen.
 
@@ -112,6 +115,8 @@ def run_step(
         As of `differentiated`.
     training
         Whether to run all modules in training mode.
+    accumulates
+        Whether gradients of parameters exist before and are added to. If not, those that backward makes are counted.
     within
         Makes a context manager in which it runs.
     prepare
@@ -129,7 +134,7 @@ def run_step(
             if training:
                 train(copied)
             for weight in copied.parameters():
-                if weight.requires_grad:
+                if weight.requires_grad and accumulates:
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
             with living, within():

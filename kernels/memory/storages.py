@@ -7,7 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels import private
-from actfit.kernels.torch_state import is_wrapper
+
+
+def is_wrapper(value: Tensor) -> bool:
+    """Whether it is a tensor made of inner ones, as a DTensor is: it can take itself apart."""
+    return type(value) is not Tensor and all(hasattr(value, f"__tensor_{what}__") for what in ("flatten", "unflatten"))
 
 
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:

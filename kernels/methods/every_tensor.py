@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from actfit.kernels.errors import KernelError, shown
-from actfit.kernels.methods.method import WithoutKernel, check_bits
+from actfit.kernels.methods.method import check_bits
 
 ROUNDINGS = ("nearest", "stochastic")
 BITS = range(2, 9)
@@ -19,7 +19,7 @@ MIN_GROUP = 32  # elements that share a minimum and a step, which take 4 bytes
 
 
 @dataclass(frozen=True)
-class EveryTensor(WithoutKernel):
+class EveryTensor:
     """Codes of every saved tensor that backward does not need exactly.
 
     Attributes
@@ -36,7 +36,6 @@ class EveryTensor(WithoutKernel):
     """
 
     name: ClassVar[str] = "compress"
-    options: ClassVar[tuple[str, ...]] = ("bits", "rounding")
     widths: ClassVar[range] = BITS
     on_fixed_range: ClassVar[bool] = False  # whether codes of a batch norm's input reach over a fixed range
 

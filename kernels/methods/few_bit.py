@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.from_table import FromTable
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.method import Elements, KernelSpec, check_bits
+from actfit.kernels.methods.method import Elements, check_bits
 from actfit.kernels.methods.storage import CODES, TABLE_CODES, Storage
 from actfit.kernels.methods.table import Table, read_table
 
@@ -18,15 +18,7 @@ MAX_INLINE_BITS = 4  # of tables that are written into emitted code; larger ones
 
 @dataclass(frozen=True)
 class FewBit(FromTable):
-    """The code of x.
-
-    Attributes
-    ----------
-    bits
-        Bits of the table, as asked for; None: 3, or those of the file.
-    coefficients
-        The path of a table of the user's own, or ""; once bound, path#digest.
-    """
+    """The code of x; without `bits` and a file: in 3 bits."""
 
     name: ClassVar[str] = "fewbit"
     fit: ClassVar[str] = "fewbit"
@@ -42,12 +34,15 @@ class FewBit(FromTable):
         if self.bits is not None:
             check_bits(self.bits, self.widths)
 
-    def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
-        """The table's kernel; see `Method.bind`."""
-        if self.coefficients:
-            return KernelSpec(function, self.bound_to_file(function, parameters))
-        self._check_packaged(function, parameters)
-        return KernelSpec(function, self)
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
+        if parameters != function.parameters:
+            given = ", ".join(f"{name}={value:g}" for name, value in parameters.items())
+            flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
+            raise KernelError(
+                f"method='fewbit' has tables for the default parameters of {function.name}, got {given}; make one:"
+                f" actfit fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
+                " coefficients='mine.json'"
+            )
 
     def refusal(self, function: FunctionInfo) -> str:
         if function.bounded_derivative or self.coefficients:
@@ -81,13 +76,3 @@ class FewBit(FromTable):
     def __str__(self) -> str:
         bits = [f"{self.bits} bit{'s' * (self.bits > 1)}"] if self.bits else []
         return ", ".join([self.name, *bits, *([self.coefficients] if self.coefficients else [])])
-
-    def _check_packaged(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
-        if parameters != function.parameters:
-            given = ", ".join(f"{name}={value:g}" for name, value in parameters.items())
-            flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
-            raise KernelError(
-                f"method='fewbit' has tables for the default parameters of {function.name}, got {given}; make one:"
-                f" actfit fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
-                " coefficients='mine.json'"
-            )

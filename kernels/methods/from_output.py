@@ -1,4 +1,8 @@
-"""invact: f'(x) from the output, which the next layer saves anyway, and one or two bits where y has two preimages."""
+"""f'(x) from the output, which the next layer saves anyway.
+
+invact saves one or two bits beside it where y has two preimages. invact-precision-bit has the bit in the lowest bit of
+the output, so that forward changes by 1 ulp at most. `actfit.nn.ActLinear` saves y - min f with the bit in its sign.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +11,14 @@ from typing import Any, ClassVar
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.function_info import FunctionInfo
 from actfit.kernels.methods.method import Elements, Method, is_width
-from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Storage
+from actfit.kernels.methods.storage import (
+    BRANCH_AND_ROUNDING,
+    BRANCH_BIT,
+    MARKED_OUTPUT,
+    OUTPUT,
+    SIGNED_OUTPUT,
+    Storage,
+)
 
 ELEMENT, FINER_ELEMENT = "derivative_from_output", "derivative_from_finer_output"
 BITS = range(1, 3)
@@ -74,3 +85,43 @@ class FromOutput(Method):
 
     def __str__(self) -> str:
         return self.name if self.bits == 1 else f"{self.name}, {self.bits} bits"
+
+
+@dataclass(frozen=True)
+class PrecisionBit(FromOutput):
+    """f'(x) = g(y, branch of x); the lowest bit of y tells the branch."""
+
+    name: ClassVar[str] = "invact-precision-bit"
+    options: ClassVar[tuple[str, ...]] = ()
+    widths: ClassVar[range] = range(0)
+
+    def storage(self, function: FunctionInfo) -> Storage:
+        return MARKED_OUTPUT
+
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
+        super().check(function, parameters)
+        if function.branches == 1:
+            raise KernelError(
+                f"method={self.name!r} must have two branches to tell apart, got {function.name}, whose output alone"
+                " tells f'; use method='invact', which saves nothing but the output"
+            )
+
+
+@dataclass(frozen=True)
+class SignBit(FromOutput):
+    """±(y - min f), plus to the right of the minimum; not for users: only `ActLinear` can recover y from it."""
+
+    name: ClassVar[str] = "invact-sign-bit"
+    options: ClassVar[tuple[str, ...]] = ()
+    widths: ClassVar[range] = range(0)
+
+    def storage(self, function: FunctionInfo) -> Storage:
+        return SIGNED_OUTPUT
+
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
+        super().check(function, parameters)
+        if function.branches != 2 or function.minimum is None or function.parameters:
+            raise KernelError(
+                f"activation must fall to a minimum and rise again, for the sign to tell the branch, got"
+                f" {function.name}; Linear after an activation with method='invact' saves as little"
+            )

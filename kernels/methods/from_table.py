@@ -7,13 +7,21 @@ from typing import ClassVar, Self
 from actfit.coefficients import CoefficientError
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.method import Method
+from actfit.kernels.methods.method import KernelSpec, Method
 from actfit.kernels.methods.table import own_document
 
 
 @dataclass(frozen=True)
 class FromTable(Method):
-    """A code of x, whose `table`, which each of them gives, has what codes stand for."""
+    """A code of x, whose `table`, which each of them gives, has what codes stand for.
+
+    Attributes
+    ----------
+    bits
+        Bits of the code, as asked for; None: those of the file.
+    coefficients
+        The path of a file of the user's own, or ""; once bound, path#digest.
+    """
 
     options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
     values: ClassVar[str]  # what codes stand for, under "solution" of the file
@@ -22,7 +30,13 @@ class FromTable(Method):
     bits: int | None = None
     coefficients: str = ""
 
-    def bound_to_file(self, function: FunctionInfo, parameters: Mapping[str, float]) -> Self:
+    def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
+        """The table's kernel; see `Method.bind`."""
+        if self.coefficients:
+            return KernelSpec(function, self._bound_to_file(function, parameters))
+        return super().bind(function, parameters)
+
+    def _bound_to_file(self, function: FunctionInfo, parameters: Mapping[str, float]) -> Self:
         """The method with the bits of the user's file, and path#digest; the table is read now, and cached.
 
         Raises

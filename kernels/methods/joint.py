@@ -8,7 +8,7 @@ from actfit.coefficients import CoefficientError
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.from_table import FromTable
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.method import Elements, KernelSpec, check_bits
+from actfit.kernels.methods.method import Elements, check_bits
 from actfit.kernels.methods.storage import TABLE_CODES, Storage
 from actfit.kernels.methods.table import Table, read_joint
 
@@ -22,10 +22,8 @@ class Joint(FromTable):
 
     Attributes
     ----------
-    bits
-        Bits of the code; None: those of the file.
-    coefficients
-        The path of a file of the user's own, or ""; once bound, path#digest.
+    bits, coefficients
+        As of `FromTable`.
     component
         The values of codes: "derivatives" or "outputs".
     """
@@ -44,10 +42,7 @@ class Joint(FromTable):
     def elements(self, function: FunctionInfo) -> Elements:
         return Elements("forward", "", "")
 
-    def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
-        """The kernel of one component; see `Method.bind`."""
-        if self.coefficients:
-            return KernelSpec(function, self.bound_to_file(function, parameters))
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
         check_bits(self.bits, self.widths)
         try:
             self.table(function)
@@ -57,7 +52,6 @@ class Joint(FromTable):
                 f" fewbit --fn {function.name} --bits {self.bits} --joint --out mine.json, and give"
                 " coefficients='mine.json'"
             ) from None
-        return KernelSpec(function, self)
 
     def stored_bits(self, function: FunctionInfo) -> int:
         return self.table(function).bits

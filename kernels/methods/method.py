@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.storage import Storage
+from actfit.kernels.methods.storage import TABLE_CODES, Storage
 from actfit.kernels.methods.table import Table
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -111,16 +111,6 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class WithoutKernel(Method):
-    """A method without an element-wise kernel of this project: it has no storage and no elements."""
-
-    def storage(self, function: FunctionInfo) -> NoReturn:
-        raise NotImplementedError(f"{self.name} has no kernel here")
-
-    elements = storage
-
-
-@dataclass(frozen=True)
 class KernelSpec:
     """A function and a method that serves it: one kernel for forward and one for backward."""
 
@@ -146,6 +136,17 @@ class KernelSpec:
         """Names of the element functions in `actfit.kernels.generated`; that of forward instead of those not needed."""
         forward, encode, decode = self.method.elements(self.function)
         return Elements(*(self.function.element(name or forward, dtype) for name in (forward, encode, decode)))
+
+    def constants(self, dtype: str) -> dict[str, Any]:
+        """The constants of `actfit.kernels.engine.templates.elementwise`, but the functions of one element and ROWS."""
+        table = self.method.table(self.function) if self.storage is TABLE_CODES else None
+        return {
+            "STORAGE": self.storage.name,
+            "MINIMUM": self.function.minimum,
+            "CUT": self.function.cuts.get(dtype),
+            "BITS": self.stored_bits,
+            "STEPS": 0 if table is None else table.steps,
+        }
 
     def stored_bytes(self, dtype: str) -> float:
         """Bytes an element that are stored beside the output."""

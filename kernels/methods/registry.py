@@ -7,10 +7,8 @@ from typing import Any
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.methods.few_bit import FewBit
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
-from actfit.kernels.methods.from_output import FromOutput
+from actfit.kernels.methods.from_output import FromOutput, PrecisionBit
 from actfit.kernels.methods.method import Method
-from actfit.kernels.methods.precision_bit import PrecisionBit
-from actfit.kernels.methods.stock import Stock
 
 # Methods of single functions and modules: actfit.functional and actfit.nn take these and stock.
 ELEMENTWISE: dict[str, type[Method]] = {
@@ -44,11 +42,6 @@ def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Met
             hint = "; actfit.elementwise(f, coefficients=file) takes formulas" if option == "coefficients" else ""
             raise KernelError(f"{option} must go with method={' or '.join(takers)}, got method={name!r}{hint}")
     return known[name](**given)
-
-
-def elementwise_or_stock(name: object, **options: Any) -> Method:
-    """`make` for single functions."""
-    return make(name, {Stock.name: Stock, **ELEMENTWISE}, **options)
 
 
 def near(name: str, known: Iterable[str]) -> str:

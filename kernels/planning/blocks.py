@@ -33,10 +33,7 @@ CAPTURED = BlockWays()  # all blocks are captured, and have codes
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:
-    """Names of the outermost modules that follow others of their class in a list or a sequence, in that order.
-
-    Without blocks that count something in forward, as batch norms with running statistics do: it would count twice.
-    """
+    """Names of the outermost modules that follow others of their class in a list or a sequence, in that order."""
     blocks: list[str] = []
     seen: set[nn.Module] = set()  # the blocks and all modules in them, as a module may have several names
     for name, module in model.named_modules():
@@ -44,17 +41,11 @@ def repeated_blocks(model: nn.Module) -> list[str]:
             continue
         kinds = [type(child) for child in module]
         for key, child in module.named_children():
-            is_block = kinds.count(type(child)) > 1 and any(True for _ in child.children()) and may_run_again(child)
+            is_block = kinds.count(type(child)) > 1 and any(True for _ in child.children()) and has_forward(child)
             if is_block and seen.isdisjoint(child.modules()):
                 seen.update(child.modules())
                 blocks.append(f"{name}.{key}" if name else key)
     return blocks
-
-
-def may_run_again(block: nn.Module) -> bool:
-    """Whether a second forward pass does what the first did."""
-    counting = (module for module in block.modules() if getattr(module, "track_running_stats", False))
-    return has_forward(block) and not any(counting)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.prices import Parts, Prices
-from actfit.kernels.planning.search import Candidate, can_run_again, smallest
-from actfit.kernels.planning.sensitivity import Bits
+from actfit.kernels.planning.search import Candidate, smallest
+from actfit.kernels.planning.sensitivity import Bits, completed
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, InfeasibleError, Solution, infeasible, with_fewest_codes
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Task, completed
+from actfit.kernels.planning.task import Task
 
 OBSERVED = 6  # mixtures that are observed; the models tried needed at most 4
 GAIN = 0.005  # of the time of a step, for which another one is observed
@@ -78,7 +78,7 @@ class _Search:
         self, task: Task, limit: Limits, bound: float, prices: Callable[[Blocks], Prices], low_peak: bool
     ) -> None:
         self.task, self.limit, self.bound, self.low_peak = task, limit, bound, low_peak
-        self.blocks = tuple(task.blocks) if can_run_again(task, low_peak) else ()
+        self.blocks = tuple(task.blocks)
         self.prices = prices(self.blocks)
         self.passed = [0.0, *accumulate(self.prices.shares[name] for name in self.blocks)]
         self.captured = task.step(self.ways(0, 0), low_peak)

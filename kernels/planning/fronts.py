@@ -23,6 +23,7 @@ from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.solve import error_of, everywhere, solve
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task
+from actfit.kernels.planning.training import Optimizer
 from actfit.kernels.planning.values import Bytes
 
 By = Literal["kept", "peak"]
@@ -155,13 +156,15 @@ def front(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
+    optimizer: Optimizer | None = None,
+    accumulates: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Front:
     """What each budget costs in error.
 
     Parameters
     ----------
-    model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, progress
+    model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, optimizer, accumulates, progress
         As for `make_plan`.
     plan
         A plan of this model, to be among the named points.
@@ -177,7 +180,7 @@ def front(
     """
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        return front_of(task_of(*given, doing, compiled), plan, by, count)
+        return front_of(task_of(*given, doing, compiled, optimizer, accumulates), plan, by, count)
 
 
 def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:

@@ -15,16 +15,19 @@ class Limits:
     Attributes
     ----------
     peak
-        Alive at once, besides those from before the step.
+        Alive at once, besides those from before the step; with an optimizer, with these.
     kept
         Alive when the backward pass begins.
     stock
         What the unchanged model keeps, if `kept` is a share of it; for messages.
+    held
+        What training holds besides, of the peak; for messages.
     """
 
     peak: int | None = None
     kept: int | None = None
     stock: int | None = field(default=None, compare=False)
+    held: int = field(default=0, compare=False)
 
     def include(self, kept: int, peak: int | None) -> bool:
         """Whether these bytes are within the limits."""

@@ -15,6 +15,7 @@ from actfit.kernels.planning.goals import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
+from actfit.kernels.planning.training import Optimizer
 
 
 def make_plan(
@@ -31,6 +32,8 @@ def make_plan(
     passes: int = PASSES,
     stand_in: StandIn | None = None,
     compiled: bool = False,
+    optimizer: Optimizer | None = None,
+    accumulates: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
     stack_level: int = 1,
@@ -46,8 +49,8 @@ def make_plan(
     inputs
         A whole training batch: a tensor, a tuple of arguments, or a mapping of keyword arguments.
     budget
-        Bytes at the peak of a step over those from before, as "24GiB"; or, between 0 and 1, a share of the bytes that
-        the model saves for backward now, in eager mode.
+        Bytes at the peak of a step over those from before, or of all with `optimizer`, as "24GiB"; or, between 0 and 1,
+        a share of the bytes that the model saves for backward now, in eager mode.
     loss, targets
         The loss, a function of the model's output and, if given, of the batch's targets. By default the output's own
         loss, as in transformers' models with labels, or else random linear functions.
@@ -70,6 +73,12 @@ def make_plan(
         measured on it if the model itself is too large.
     compiled
         Whether the plan is for blocks that Inductor compiles, as `compress(model, plan=plan)` then does.
+    optimizer
+        A torch.optim.Optimizer, or "adamw", "adam" or "sgd" with torch's defaults: the budget is of a whole training,
+        with weights, buffers, the batch, the optimizer's state, gradients from when backward makes them, and what the
+        optimizer's step takes. State is that of a step on tensors without memory, or what the optimizer has.
+    accumulates
+        Whether gradients of several batches are added up, and are there throughout; with `optimizer`.
     strict
         Whether to raise KernelError, not warn, where the plan's error on the checking samples is more than three times
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
@@ -94,7 +103,7 @@ def make_plan(
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
-        task = task_of(*given, doing, compiled)
+        task = task_of(*given, doing, compiled, optimizer, accumulates)
         return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
 
 

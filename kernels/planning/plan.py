@@ -65,6 +65,8 @@ class Plan:
         Names of blocks that run as stock.
     time
         Seconds of a step that are predicted, × those of the unchanged model; None: not known.
+    optimizer
+        The class of the optimizer with which peaks are those of a whole training; "": over what is there before a step.
     """
 
     model: str
@@ -86,6 +88,7 @@ class Plan:
     modules: Mapping[str, int] = field(default_factory=dict, hash=False)
     unchanged: tuple[str, ...] = ()
     time: float | None = None
+    optimizer: str = ""
 
     @property
     def needed(self) -> bool:
@@ -108,11 +111,13 @@ class Plan:
     def summary(self) -> list[str]:
         """Lines that say what it does to a step."""
         before, planned = self.stock.peak_text, self.planned.peak_text
-        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
+        peak = "" if self.planned.peak is None else f"; peak of {self._step} {before} before, {planned} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
-        error = f"{self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted{uniform}"
+        smaller = self.errors.smaller_batch
+        noise = "" if smaller is None else f" (as if the batch were about {100 * smaller:.1g}% smaller)"
+        error = f"{self.errors.measured:.2%} measured{noise}, {self.errors.predicted:.2%} predicted{uniform}"
         return [
             f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
             f" {size(self.planned.kept)} planned{peak}",
@@ -122,6 +127,11 @@ class Plan:
             *([f"time of a step: {self.time:.2f} × as long, predicted{on_gpu}"] if self.time else []),
             *([f"products of matrices, convolutions and attention: {self.work:.2f} × as many"] if self.work else []),
         ]
+
+    @property
+    def _step(self) -> str:
+        """What peaks are of."""
+        return f"training with {self.optimizer}" if self.optimizer else "a step"
 
     def check_model(self, model: nn.Module) -> None:
         """Raise KernelError for a model with other modules than the plan's."""
@@ -209,7 +219,7 @@ def _text(plan: Plan) -> str:
             return f"{plan.model} is left as it is: {plan.reason}"
         return (
             f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
-            f" backward, and its peak is {plan.stock.peak_text}"
+            f" backward, and the peak of {plan._step} is {plan.stock.peak_text}"
         )
     table = ["", *rows_of(plan.sites)] if plan.sites else []
     return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])

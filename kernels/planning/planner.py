@@ -7,7 +7,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from actfit.kernels.errors import shown
+from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.bounds import Bound, squared_bound
@@ -24,6 +24,7 @@ from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
+from actfit.kernels.planning.training import check_optimizer
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 
 STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
@@ -38,8 +39,13 @@ def plan_of(
     stack_level: int = STACK_LEVEL,
 ) -> Plan:
     """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
-    check(budget)
-    limit = limits(budget, task.stock.kept)
+    check_optimizer(task.optimizer, check(budget))
+    limit = replace(limits(budget, task.stock.kept), held=task.held.before)
+    if limit.peak is not None and limit.peak < task.held.update:
+        raise KernelError(
+            f"budget must be at least {size(task.held.update, up=True)}, got {size(limit.peak)}: weights, gradients,"
+            f" batch and {task.held.name} take as much without activations; train fewer weights"
+        )
     if limit.include(task.stock.kept, task.stock.peak) and not task.compiles:
         return _unneeded(task, budget, goal)
     outcome = _found(task, limit, max_gradient_error, goal)
@@ -77,6 +83,7 @@ def plan_of(
         goal,
         modules=repeated_modules(task.model),
         unchanged=tuple(best.ways.unchanged),
+        optimizer=task.held.name,
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
 
@@ -134,8 +141,9 @@ def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measur
                 plan_error = uniform_error
         verdict = checked(gradients, solution.bits, solution.error**0.5, plan_error**0.5)
         decoded = gradients.decoded.undiminished(solution.bits)
+        smaller = gradients.as_smaller_batch(plan_error, task.planned_on)
     best = best._replace(solution=solution)
-    errors = Errors(solution.error**0.5, plan_error**0.5)
+    errors = Errors(solution.error**0.5, plan_error**0.5, smaller)
     return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
 
 
@@ -145,20 +153,21 @@ def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> 
     what = str(budget), task.rounding, (), (), stock, stock
     return Plan(
         name, *what, none, 0, 0.0, 0.0,
-        compiled=task.compiles, work=1.0, goal=goal, reason=reason,
+        compiled=task.compiles, work=1.0, goal=goal, reason=reason, optimizer=task.held.name,
     )  # fmt: skip
 
 
 def _sites(step: Step, bits: Bits, errors: SiteErrors, decoded: Mapping[str, float]) -> tuple[PlannedSite, ...]:
+    again = {number for _, *others in step.alike for number in others}  # of a tensor that an earlier site saves
     return tuple(
         PlannedSite(
             site.name,
             width,
-            site.whole,
-            site.bytes(width),
+            0 if number in again else site.whole,
+            0 if number in again and width is None else site.bytes(width),
             error_of(errors, {site.name: width}),
             decoded=decoded.get(site.name),
         )
-        for site in step.sites
+        for number, site in enumerate(step.sites)
         for width in (bits[site.name],)
     ) + tuple(PlannedSite(name, None, count, count, 0.0) for name, count in step.whole.items())

@@ -7,10 +7,10 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays
 from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.sensitivity import SiteErrors
+from actfit.kernels.planning.sensitivity import SiteErrors, completed
 from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve
 from actfit.kernels.planning.step import Step
-from actfit.kernels.planning.task import Task, completed
+from actfit.kernels.planning.task import Task
 
 USUAL = 4  # bits with which networks train as well as without codes, see docs/explanation/training.md
 
@@ -74,7 +74,7 @@ def smallest(task: Task, limit: Limits, low_peak: bool = False) -> Step:
     Raises InfeasibleError if neither is.
     """
     steps = [task.step(CAPTURED, low_peak)]
-    if not _fits(steps[0], limit) and can_run_again(task, low_peak):
+    if not _fits(steps[0], limit) and task.blocks:
         steps.append(task.step(BlockWays(task.blocks), low_peak))
     for step in steps:
         if _fits(step, limit):
@@ -89,7 +89,7 @@ def _fits(step: Step, limit: Limits) -> bool:
 
 def _all_fit(task: Task, limit: Limits, low_peak: bool) -> bool:
     """Whether a step with all blocks computed again is possible and within the limits."""
-    return can_run_again(task, low_peak) and _fits(task.step(BlockWays(task.blocks), low_peak), limit)
+    return bool(task.blocks) and _fits(task.step(BlockWays(task.blocks), low_peak), limit)
 
 
 def _least(step: Step, limit: Limits) -> int:
@@ -104,15 +104,6 @@ def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Cand
     step = task.step(ways, low_peak)
     errors = task.errors(blocks, step)
     return Candidate(ways, step, errors, solve(step, errors, limit))
-
-
-def can_run_again(task: Task, low_peak: bool) -> bool:
-    """Whether there are blocks and backward can run all again; not if they fill a cache, for example."""
-    try:
-        task.step(BlockWays(task.blocks), low_peak)
-    except KernelError:  # raised by the second run of a block
-        return False
-    return bool(task.blocks)
 
 
 def _bound(errors: SiteErrors, bound: float | None) -> float:

@@ -24,6 +24,8 @@ from actfit.kernels.memory.step import Loss, differentiated
 from actfit.kernels.methods.every_tensor import SMALLEST
 from actfit.kernels.methods.planned import WIDTHS, in_model
 from actfit.kernels.planning.decoded import Decoded
+from actfit.kernels.planning.noise import Exact, exact_of, smaller_batch
+from actfit.kernels.planning.step import Step
 
 Bits = Mapping[str, int | None]  # by site
 SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
@@ -74,7 +76,15 @@ class Trials:
 
 
 class Gradients(ABC):
-    """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes."""
+    """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes.
+
+    Attributes
+    ----------
+    share
+        Of a larger batch that samples are taken of, that this is; 1: there are no other samples.
+    """
+
+    share: float = 1.0
 
     def __init__(
         self,
@@ -122,6 +132,14 @@ class Gradients(ABC):
         )
         return difference / self._norm if self._norm else 0.0
 
+    def excerpt(self) -> Exact:
+        """Elements of the exact gradient, to be compared with that of other samples."""
+        return exact_of(self._exact, self.share)
+
+    def as_smaller_batch(self, error: float, others: Sequence[Exact]) -> float | None:
+        """The share of a batch whose lack makes as much noise as this error; None without a loss or other samples."""
+        return smaller_batch(error, self._norm, self.excerpt(), others[-1]) if others and self.of_loss else None
+
     @abstractmethod
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         """The model's output, whose backward passes look up the codes on trial each time that they run."""
@@ -146,6 +164,12 @@ class Gradients(ABC):
 
 def _norm(gradient: Iterable[Tensor | None]) -> float:
     return sum(float(part.double().square().sum()) for part in gradient if part is not None)
+
+
+def completed(errors: SiteErrors, step: Step) -> dict[str, Mapping[int, float]]:
+    """Estimated errors of all sites of a step: as measured, or those of the worst measured site."""
+    worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()), default={})
+    return {site.name: errors.get(site.name, worst) for site in step.sites}
 
 
 MEASURED = (2, 4, 8)  # bits; errors of other widths are interpolated by the size of a step

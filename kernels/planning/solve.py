@@ -77,12 +77,16 @@ def _least(
     from scipy.sparse import csr_array
 
     one_width_each = np.kron(np.eye(len(step.sites)), np.ones(len(BITS_OR_WHOLE)))
+    whole = np.kron(np.eye(len(step.sites)), [0.0] * len(WIDTHS) + [1.0])
+    # Whole for all sites that save the same tensor, or for none: there is one tensor.
+    as_first = [whole[number] - whole[first] for first, *others in step.alike for number in others]
     optimum = milp(
         cost / (cost.max(initial=0.0) or 1.0),
         integrality=np.ones_like(cost),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(csr_array(one_width_each), 1, 1),
+            *([LinearConstraint(csr_array(np.array(as_first)), 0, 0)] if as_first else []),
             *([LinearConstraint(csr_array(rows), -np.inf, bounds)] if len(rows) else []),
         ],
         options={"mip_rel_gap": GAP, "time_limit": SECONDS},
@@ -126,6 +130,8 @@ def infeasible(step: Step, limits: Limits) -> str:
     narrowest = everywhere(step, WIDTHS[0])
     codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
     kept, peak = step.kept_with(narrowest), step.peak_with(narrowest)
+    if limits.held:
+        codes = f"weights, batch and optimizer take {size(limits.held)}, {codes}"
     if limits.kept is None or kept <= limits.kept:
         return (
             f"budget must be at least {size(peak or 0, up=True)} at the peak of a step, got {size(limits.peak or 0)}:"
@@ -145,12 +151,18 @@ def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np
     rows, bounds = [], []
     byte_counts = np.array([[site.bytes(bits) for bits in BITS_OR_WHOLE] for site in step.sites], dtype=np.float64)
     now = np.array([site.bytes(step.bits) for site in step.sites], dtype=np.float64)
-    born, dead = (np.array([getattr(site, name) for site in step.sites]) for name in ("born", "dead"))
+    # When they are alive, by site and width: a whole tensor of several sites is the first one's, and alive for all.
+    born, dead = (
+        np.array([[getattr(site, name)] * len(BITS_OR_WHOLE) for site in step.sites]) for name in ("born", "dead")
+    )
+    for group in step.alike:
+        born[group[0], -1], dead[group[0], -1] = born[group, -1].min(), dead[group, -1].max()
+        byte_counts[group[1:], -1] = 0.0
 
     def limit(alive: NDArray[np.bool_], bytes_now: int, allowed: int) -> None:
-        rest = bytes_now - now[alive].sum()
-        if rest + byte_counts[alive].max(1, initial=0.0).sum() > allowed:
-            rows.append((byte_counts * alive[:, None]).ravel())
+        rest, counts = bytes_now - now[alive[:, 0]].sum(), byte_counts * alive
+        if rest + counts.max(1, initial=0.0).sum() > allowed:
+            rows.append(counts.ravel())
             bounds.append(allowed - rest)
 
     if limits.peak is not None:

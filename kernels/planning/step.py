@@ -1,9 +1,11 @@
 """A step of training, as plans see it: the sites of a model, and the bytes that are alive between events."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +28,8 @@ class SavedSite:
         The first segment of the step (see `Step`) in which it is saved, and the first in which it is free.
     decoded
         The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
+    tensor
+        What is the same for sites that save the same tensor, as several blocks do that read one; None: not known.
     """
 
     name: str
@@ -35,6 +39,7 @@ class SavedSite:
     born: int
     dead: int
     decoded: Sequence[tuple[int, int]] = ()
+    tensor: Any = None
 
     def bytes(self, bits: int | None) -> int:
         """Bytes that it takes with `bits` bits; None: as a whole tensor."""
@@ -74,7 +79,8 @@ class Step:
 
     def kept_with(self, bits: Mapping[str, int | None]) -> int:
         """Bytes that are saved for backward with other bits at some sites."""
-        return self.kept + sum(self._more(site, bits) for site in self.sites if site.born < self.backward <= site.dead)
+        changes = self._changes(bits)
+        return self.kept + sum(more for born, dead, more in changes if born < self.backward <= dead)
 
     def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
         """The most bytes alive with other bits at some sites; None if not known."""
@@ -83,15 +89,33 @@ class Step:
     def peaks_with(self, bits: Mapping[str, int | None]) -> list[int]:
         """The most bytes alive in each segment with other bits at some sites; empty if not known."""
         more = [0] * (len(self.peaks) + 1)
-        for site in self.sites:
-            if self.peaks:
-                change = self._more(site, bits)
-                more[site.born] += change
-                more[site.dead] -= change
+        for born, dead, change in self._changes(bits) if self.peaks else ():
+            more[born] += change
+            more[dead] -= change
         return [peak + now for peak, now in zip(self.peaks, accumulate(more), strict=False)]
 
-    def _more(self, site: SavedSite, bits: Mapping[str, int | None]) -> int:
-        return site.bytes(bits.get(site.name, self.bits)) - site.bytes(self.bits)
+    @cached_property
+    def alike(self) -> list[list[int]]:
+        """Numbers of sites, together those that save the same tensor until backward: it is there once if it is whole.
+
+        What backward saves, where a block runs again, is there again.
+        """
+        groups: dict[Any, list[int]] = {}
+        for number, site in enumerate(self.sites):
+            shares = site.tensor is not None and site.born < self.backward <= site.dead
+            groups.setdefault(("tensor", site.tensor) if shares else number, []).append(number)
+        return list(groups.values())
+
+    def _changes(self, bits: Mapping[str, int | None]) -> Iterator[tuple[int, int, int]]:
+        """The first segment with other bytes, the first without, and how many more they are."""
+        for group in self.alike:
+            whole = []
+            for site in (self.sites[number] for number in group):
+                width, now = bits.get(site.name, self.bits), site.bytes(self.bits)
+                yield site.born, site.dead, (0 if width is None else site.bytes(width)) - now
+                whole += [site] if width is None else []
+            if whole:
+                yield min(site.born for site in whole), max(site.dead for site in whole), whole[0].whole
 
 
 class History(Living):
@@ -102,6 +126,7 @@ class History(Living):
         self.peaks: list[int] = []
         self.whole: dict[str, int] = {}
         self._site: dict[int, tuple[str, int, int, int]] = {}
+        self._tensors: dict[int, Any] = {}
         self._lives: dict[int, list[int]] = {}
         self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
         self._decoded: dict[int, list[list[int]]] = {}
@@ -112,14 +137,16 @@ class History(Living):
         self.peak = self.now
         return len(self.peaks)
 
-    def saved(self, name: str, whole: int, bits: int, code: Sequence[Tensor], until: object) -> None:
-        """Record a site of so many bytes as a whole tensor, whose code is alive from now on as long as `until` is.
+    def saved(self, name: str, x: Tensor, bits: int, code: Sequence[Tensor], until: object) -> None:
+        """Record a site of a tensor, whose code is alive from now on as long as `until` is.
 
         code: bit planes, and what goes with them.
         """
         planes, *rest = code
         key = len(self._site)
-        self._site[key] = name, whole, planes.nbytes // bits, sum(part.nbytes for part in rest)
+        self._site[key] = name, x.numel() * x.itemsize, planes.nbytes // bits, sum(part.nbytes for part in rest)
+        storage = self._known[x.untyped_storage()._cdata]
+        self._tensors[key] = storage, x.storage_offset(), x.shape, x.stride(), x.dtype
         self._lives[key], self._decoded[key] = [self.event(), -1], []
         address = planes.untyped_storage()._cdata
         self._by_planes[address] = key
@@ -144,6 +171,8 @@ class History(Living):
         lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
         decoded = [[(first, end) for first, end in times] for times in self._decoded.values()]
         return [
-            SavedSite(*site, *life, times)
-            for site, life, times in zip(self._site.values(), lives, decoded, strict=True)
+            SavedSite(*site, *life, times, tensor)
+            for site, life, times, tensor in zip(
+                self._site.values(), lives, decoded, self._tensors.values(), strict=True
+            )
         ]

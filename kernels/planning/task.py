@@ -1,7 +1,7 @@
 """What planning needs to know of a model with some blocks computed again in backward: bytes of a step, and errors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,8 +18,10 @@ from actfit.kernels.memory.step import Living, Loss, check_loss, run_step
 from actfit.kernels.methods.every_tensor import MIN_GROUP, SMALLEST
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays, recomputing, repeated_blocks
-from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
+from actfit.kernels.planning.noise import Exact
+from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, completed, sensitivities
 from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.training import Held, Optimizer, held_by
 from actfit.kernels.planning.values import Bytes
 from actfit.kernels.planning.whole import least_peak
 
@@ -53,12 +55,15 @@ class Task(ABC):
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = silent
     compiles: bool = False  # whether Inductor is to compile the model's blocks
+    optimizer: Optimizer | None = None  # with one, peaks are of a whole training
+    accumulates: bool = False  # whether gradients are added up; with an optimizer
     gradients: ClassVar[type[Gradients]]
     _whole: dict[tuple[str, ...], tuple[Bytes, int]] = field(default_factory=dict, repr=False)
     _steps: dict[tuple[BlockWays, bool], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[tuple[str, ...], frozenset[str]], tuple[SiteErrors, SiteErrors]] = field(
         default_factory=dict, repr=False
     )
+    planned_on: list[Exact] = field(default_factory=list, repr=False)  # the last gradient that errors were measured of
     _samples: list[int | None] = field(default_factory=list, repr=False)  # the numbers tried; None: all
 
     def __post_init__(self) -> None:
@@ -80,6 +85,12 @@ class Task(ABC):
     def blocks(self) -> Blocks:
         """The blocks that backward could compute again."""
         return repeated_blocks(self.model)
+
+    @cached_property
+    def held(self) -> Held:
+        """Bytes of a training besides those of steps; 0 without an optimizer."""
+        given = self.model, (*self.call, self.targets), self.optimizer, self.accumulates
+        return Held() if self.optimizer is None else held_by(*given)
 
     @cached_property
     def stock(self) -> Bytes:
@@ -107,13 +118,14 @@ class Task(ABC):
             with recomputing(self.model, blocks):
                 run_step(living, self.model, *self.call, **self._step_options)
                 kept = trial(self.model, *self.call, training=self.training).total
-            self._whole[tuple(blocks)] = Bytes(kept, living.peak), living.operations
+            self._whole[tuple(blocks)] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
         return self._whole[tuple(blocks)]
 
     @property
     def _step_options(self) -> dict[str, Any]:
-        """The loss, its targets and the mode, as `run_step` takes them."""
-        return {"loss": self.loss, "targets": self.targets, "training": self.training}
+        """The loss, its targets and the modes, as `run_step` takes them."""
+        there = self.accumulates or self.optimizer is None
+        return {"loss": self.loss, "targets": self.targets, "training": self.training, "accumulates": there}
 
     def step(self, ways: BlockWays = CAPTURED, low_peak: bool = False) -> Step:
         """A step of the whole batch, with codes of all tensors; or without those of which the peak would be higher."""
@@ -158,6 +170,7 @@ class Task(ABC):
             with self._gradients(blocks, names, False) as gradients:
                 measured = sensitivities(gradients, [name for name in names if name in gradients.sites], self.passes)
                 foreseen = gradients.decoded.foreseen_errors(measured)
+                self.planned_on[:] = [gradients.excerpt()]
             self._errors[key] = completed(measured, step), completed(foreseen, step)
         return self._errors[key]
 
@@ -194,7 +207,7 @@ class Task(ABC):
                 samples = enough(model, (call, targets), self._samples[-1])
                 self.progress(f"a forward pass of {samples or 'all'} samples")
                 gradients, share = on_samples(call, targets, samples, check, gradients_of)
-                missing = set(names) - gradients.sites
+                gradients.share, missing = share, set(names) - gradients.sites
                 if not missing or self._may_miss(missing, len(names), share):
                     break
                 del gradients
@@ -232,9 +245,3 @@ def not_compiled(model: nn.Module) -> None:
             "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
             " give the model itself, and compress(model, fit=..., compiled=True)"
         )
-
-
-def completed(errors: SiteErrors, step: Step) -> dict[str, Mapping[int, float]]:
-    """Estimated errors of all sites of a step: as measured, or those of the worst measured site."""
-    worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()), default={})
-    return {site.name: errors.get(site.name, worst) for site in step.sites}

@@ -23,7 +23,7 @@ class PlannedSite:
     bits
         Bits of its codes; None: it is saved whole.
     whole, bytes
-        Its bytes as a whole tensor, and with the plan.
+        Its bytes as a whole tensor, and with the plan; a whole tensor of several sites counts at the first one.
     error
         ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen.
     decoded
@@ -61,10 +61,14 @@ class Errors:
         As far as training may bring it, where tensors hardly vary yet: see `kernels.planning.decoded`.
     measured
         At the weights of now, on samples that the plan was not made with.
+    smaller_batch
+        The share of a batch's samples whose lack would add as much noise to the gradient, estimated from a few; None:
+        not known.
     """
 
     predicted: float
     measured: float
+    smaller_batch: float | None = None
 
 
 def checked(kind: type[T], values: Mapping[str, Any]) -> T:

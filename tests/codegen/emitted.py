@@ -1,17 +1,28 @@
-"""Functions of one tensor as the emitted PyTorch module computes them, and as torch does; random functions."""
+"""Functions of one tensor as the emitted PyTorch module computes them, and as torch does; random functions; what the
+functions in emitted formulas mean."""
 
 from collections.abc import Callable
 
 import hypothesis.strategies as st
+import mpmath
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from actfit.codegen.fused import fuse
+from actfit.fitting.activations.functions import DEFINITIONS
 from tests.codegen.run import module
 
 Made = Callable[..., Tensor]
 EPS = 2.0**-52
+# Each function of one argument in mpmath.
+MEANING = {
+    **DEFINITIONS,
+    "tanh_softplus": lambda u: mpmath.tanh(DEFINITIONS["softplus"](u)),
+    "sech2_softplus": lambda u: mpmath.sech(DEFINITIONS["softplus"](u)) ** 2,
+    "fine_Phi": DEFINITIONS["Phi"],
+    "tanhshrink": lambda u: u - mpmath.tanh(u),
+}
 # Where branches of some function meet, and between.
 POINTS = torch.tensor(
     [-30, -6, -4, -3, -2.5, -1.5, -1, -0.7, -0.5, -0.3, -0.1, 0, 0.1, 0.3, 0.5, 0.7, 1, 1.5, 2.5, 3, 4, 5, 6, 7, 30],

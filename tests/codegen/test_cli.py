@@ -10,7 +10,6 @@ import torch
 from actfit.codegen import generated
 from actfit.codegen.__main__ import run
 from actfit.coefficients.store import DATA
-from actfit.fitting.activations import names
 from tests.codegen.run import module
 
 ROOT = Path(__file__).parents[2]
@@ -67,15 +66,6 @@ def test_a_fit_of_ones_own(capsys, tmp_path):
     assert (status, err) == (0, "")
     assert f"Coefficients: {fit}, sha256 " in out
     assert "c = tl.where(" in out
-
-
-def test_list_names_every_function(capsys):
-    status, out, _ = ask(capsys, "list")
-    assert status == 0
-    assert [line.split()[0] for line in out.splitlines()[1:]] == list(names())
-    gelu = next(line for line in out.splitlines() if line.startswith("gelu "))
-    assert "forward-ad, fewbit, invact, invact-precision-bit" in gelu
-    assert gelu.endswith("1, 2, 3, 4, 5, 6, 7, 8 bits")
 
 
 @pytest.fixture

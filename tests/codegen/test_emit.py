@@ -22,7 +22,7 @@ from actfit.coefficients.store import DATA
 from actfit.fitting.activations import from_expression, get, names
 from actfit.fitting.errors import InputError
 from actfit.kernels.engine import launch, reference
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.table import largest_float32
 from benchmarks.baselines.oracle import all_inputs
 from tests.codegen.run import module

@@ -44,8 +44,8 @@ BUDGET = {
 
 # In a process of its own: others may have set Triton's interpreter here.
 COMPILE = """
-import json, sys
-from actfit.codegen.inspect import inspect, offsets
+import json, re, sys
+from actfit.codegen.inspect import compiled, compiling, inspect, kernel
 from actfit.codegen.options import method as method_of
 reports = []
 for function, method, bits in json.loads(sys.argv[1]):
@@ -53,11 +53,18 @@ for function, method, bits in json.loads(sys.argv[1]):
         code = report.code
         reports.append({
             "kernel": [function, method, bits], "direction": report.direction, "triton": report.triton,
-            "instructions": report.instructions, "spilled": report.spilled, "widths": report.widths,
+            "instructions": report.instructions, "spilled": report.spilled,
             "accesses": [[*key, count] for key, count in report.accesses.items()], "elements": report.elements,
-            "straight": code.straight, "skips": code.skips, "opcodes": code.opcodes,
+            "jumps": [code.loops, code.calls, code.skips],
         })
-addresses = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
+spec, addresses = kernel("gelu", method_of("fewbit", 3), "bfloat16"), []  # types of pointers and of offsets
+for count in ("i64", "i32"):
+    with compiling():
+        texts = {
+            direction: str(compiled(spec, "bfloat16", direction, "sm_90", count).asm["ttir"])
+            for direction in ("forward", "backward")
+        }
+    addresses.append({key: re.findall(r"tt\\.addptr [^:]*: ([^,]+?), (\\S+)", text) for key, text in texts.items()})
 print(json.dumps([reports, addresses]))
 """
 
@@ -77,15 +84,16 @@ def compiled() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 @needs_triton
 def test_nothing_is_spilled_and_all_is_straight(compiled):
     for report in compiled[0]:
-        assert (report["spilled"], report["straight"], report["skips"], report["elements"]) == (0, True, 0, 8), report
+        assert (report["spilled"], report["jumps"], report["elements"]) == (0, [0, 0, 0], 8), report
 
 
 @pytest.mark.slow
 @needs_triton
 def test_tensors_are_read_and_written_in_wide_accesses(compiled):
     for report in compiled[0]:
-        assert min(report["widths"]) >= 64, report
-        bits = sum(width * count for _, what, width, count in report["accesses"] if what == "tensor")
+        widths = [(width, count) for _, what, width, count in report["accesses"] if what == "tensor"]
+        assert min(widths)[0] >= 64, report
+        bits = sum(width * count for width, count in widths)
         tensors = kernel_of(*report["kernel"], "bfloat16").moved_bytes(report["direction"], "bfloat16") // 2
         assert bits == 8 * 16 * tensors, report  # each tensor once, nothing twice
 
@@ -196,16 +204,16 @@ def test_sass_is_counted():
     }  # fmt: skip
     assert code.units == {"issue": 14, "float": 3, "logic": 2, "special": 1}
     assert code.accesses == {("load", 128): 1, ("load", 8): 1, ("store", 32): 1}
-    assert (code.loops, code.skips, code.calls, code.straight) == (0, 1, 0, True)
+    assert (code.loops, code.skips, code.calls) == (0, 1, 0)
 
 
 def test_a_loop_and_a_subroutine_are_seen():
     loop = disassembly.sass(
         SASS.replace("BRA `(.L_x_1)", "BRA `(.L_x_0)").replace("        /*0040*/", ".L_x_0:\n /*0040*/")
     )
-    assert (loop.loops, loop.skips, loop.straight) == (1, 0, False)
+    assert (loop.loops, loop.skips) == (1, 0)
     call = disassembly.sass(SASS.replace("BRA `(.L_x_2)", "FADD R1, R1, R1"))
-    assert (call.total, call.calls, call.straight) == (14, 1, False)
+    assert (call.total, call.calls) == (14, 1)
 
 
 def test_amd_assembly_is_counted():

@@ -13,7 +13,7 @@ from actfit.codegen.generated import FOLDER
 from actfit.codegen.loops import _Scalars, loops_of
 from actfit.codegen.subject import of_catalogue
 from actfit.kernels.engine.from_output import derivative_from_output
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from tests.kernels.specs import spec
 
 numba = pytest.importorskip("numba")

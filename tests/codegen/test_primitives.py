@@ -11,8 +11,8 @@ from actfit.codegen.module import TRITON_IMPORTS, primitives
 from actfit.codegen.polynomials import POLYNOMIALS, coefficients, tolerance
 from actfit.codegen.primitives import TRITON
 from actfit.codegen.subject import DTYPES
-from actfit.codegen.sympy_functions import MEANING
 from actfit.codegen.torch_primitives import NAMES, TORCH
+from tests.codegen.emitted import MEANING
 from tests.codegen.run import module
 
 MEANINGS = {

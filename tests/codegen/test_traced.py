@@ -19,8 +19,7 @@ from actfit.codegen.traced import trace
 from actfit.fitting.activations.functions import x as symbol
 from actfit.fitting.activations.grammar import parse
 from actfit.fitting.errors import InputError
-from actfit.kernels.stock import STOCK
-from actfit.kernels.torch_state import clamp_passes_at_ends
+from actfit.kernels.stock import STOCK, clamp_passes_at_ends
 from tests.codegen.emitted import EPS, POINTS, UNITS, Made, emitted, expected
 from tests.codegen.run import module
 

@@ -11,7 +11,9 @@ from actfit.integrations.core import Compression, at_first_step, is_sharded
 from actfit.kernels.errors import KernelError
 from actfit.kernels.planning.batches import Call
 
-NOTHING = dict.fromkeys(("bits", "rounding", "plan", "policy", "chunked_loss", "compiled", "fit"))
+NOTHING = dict.fromkeys(("bits", "rounding", "plan", "policy", "chunked_loss", "compiled", "fit")) | {
+    "optimizer": False
+}
 
 
 def compression(**options: Any) -> Compression:
@@ -30,6 +32,9 @@ def net() -> nn.Sequential:
         ({"bits": 8, "fit": 0.5}, "bits must be left out with fit, which chooses them for each tensor, got 8"),
         ({"bits": 8, "plan": "plan.json"}, "bits and rounding must be left out with plan"),
         ({"fit": "much"}, "budget must be bytes at the peak of a step"),
+        ({"fit": 0.5, "optimizer": True}, "budget must be bytes of a whole training with optimizer"),
+        ({"bits": 8, "optimizer": True}, "optimizer must go with fit"),
+        ({"fit": "1GB", "optimizer": "lion"}, "optimizer must be one of adamw, adam, sgd"),
         ({"fit": 0.5, "chunked_loss": True}, "chunked_loss must be left out with a plan"),
         ({"plan": "none.json"}, "plan must be a file that can be read, got none.json"),
         ({"policy": "none"}, "policy must be one of"),
@@ -47,9 +52,9 @@ def test_a_plan_of_another_budget_is_not_taken_up() -> None:
     again = compression(fit=0.5)
     again.take_up(plan)
     assert again.plan == plan
-    other = compression(fit=0.4)
-    other.take_up(plan)
-    assert other.plan is None
+    for other in (compression(fit=0.4), compression(fit="2MiB", optimizer=True)):
+        other.take_up(plan)
+        assert other.plan is None
 
 
 def test_a_model_waits_for_its_first_batch_of_training() -> None:
@@ -126,6 +131,27 @@ def test_a_budget_makes_a_plan() -> None:
     line = started.start(model, torch.randn(64, 64))
     assert started.plan is not None
     assert line == "actfit: " + "; ".join(str(started.plan).splitlines()[: 2 if started.plan.needed else 1])
+
+
+def test_a_budget_of_a_whole_training() -> None:
+    """By the trainer's optimizer, or by one of a name."""
+    plans = []
+    for optimizer in (True, "sgd"):
+        model, started = net(), compression(fit="1GB", optimizer=optimizer)
+        started.start(model, torch.randn(64, 64), torch.optim.AdamW(model.parameters()), accumulates=True)
+        assert started.plan is not None
+        plans.append(started.plan)
+        again = compression(fit="1GB", optimizer=optimizer)
+        again.take_up(started.plan)
+        assert again.plan == started.plan
+    by_adam, by_sgd = plans
+    weights = sum(weight.nbytes for weight in net().parameters())
+    assert (by_adam.optimizer, by_sgd.optimizer) == ("AdamW", "SGD")
+    assert by_adam.stock.peak is not None
+    assert by_sgd.stock.peak is not None
+    assert by_adam.stock.peak - by_sgd.stock.peak >= 2 * weights
+    with pytest.raises(KernelError, match="optimizer must be a name where the trainer has not one optimizer, got True"):
+        compression(fit="1GB", optimizer=True).start(net(), torch.randn(64, 64))
 
 
 def test_a_budget_needs_a_batch() -> None:

@@ -70,6 +70,15 @@ def trained(
     return module
 
 
+def test_a_budget_counts_the_trainers_optimizer(tmp_path: Path) -> None:
+    callback = ActfitCallback(fit="1GB", optimizer=True)
+    module = trained(tmp_path, callback, steps=1)
+    plan = callback.compression.plan
+    assert plan is not None
+    assert plan.optimizer == "AdamW"
+    assert (plan.stock.peak or 0) > 4 * sum(weight.nbytes for weight in module.parameters())
+
+
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("given", [{}, {"bits": 8}, {"fit": 0.3}], ids=str)
 def test_a_training(given: dict[str, Any], precision: Any, tmp_path: Path) -> None:

@@ -49,6 +49,24 @@ def test_a_training(given: dict[str, Any], stock: list[float], tmp_path: Path, c
     compress(model).remove()  # it was given back, and can be compressed again
 
 
+def test_a_budget_counts_the_trainers_optimizer(tmp_path: Path, capsys: Any) -> None:
+    """Its state, and gradients, which are there throughout if several batches are added up."""
+    peaks = []
+    for batches in (1, 2):
+        callback = ActfitCallback(fit="3.5MB", optimizer=True)
+        losses(trainer_of(tmp_path, callback, save_strategy="no", gradient_accumulation_steps=batches, max_steps=1))
+        (line,) = lines(capsys.readouterr().out)
+        assert "peak of training with AdamW" in line
+        plan = callback.compression.plan
+        assert plan is not None
+        assert plan.optimizer == "AdamW"
+        peaks.append((plan.stock.peak or 0, plan.planned.peak or 0))
+    (stock, planned), (more, others) = peaks
+    weights = sum(weight.nbytes for weight in model_of().parameters())
+    assert 0 < more - stock <= weights
+    assert 3 * weights < max(planned, others) <= 3.5e6
+
+
 def test_the_plan_is_beside_checkpoints_and_taken_up(tmp_path: Path, capsys: Any) -> None:
     straight = losses(trainer_of(tmp_path, ActfitCallback(fit=0.3), save_steps=2, save_strategy="steps"))
     plan = (tmp_path / PLAN_FILE).read_text("utf-8")

@@ -46,6 +46,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(params=["torch", "triton"])
+def place(request: pytest.FixtureRequest) -> str:
+    """The device of the tensors, for each of the two backends."""
+    return "cpu" if request.param == "torch" else request.getfixturevalue("device")
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Each test has the same random numbers."""

@@ -1,13 +1,14 @@
 """Bytes saved between forward and backward; each storage counts once. They are measured in two independent ways: the
 tensors that the graph holds, and the bytes that the allocator has given out and not got back."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from torch import Tensor
-from torch.autograd.graph import Node
 from torch.profiler import ProfilerActivity, profile
+
+from actfit.kernels.memory.compiled import nodes, saved_of
 
 # All methods, with their options.
 METHODS = {
@@ -19,24 +20,6 @@ METHODS = {
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _tensors(element)
-
-
-def _nodes(output: Tensor) -> Iterator[Node]:
-    waiting, seen = [output.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions]
-
-
 def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
     """The tensors that the graph of `output` saves, one for each storage, except the storages of `without`.
 
@@ -44,14 +27,12 @@ def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
     """
     seen = {tensor.untyped_storage()._cdata for tensor in without}
     tensors = []
-    for node in _nodes(output):
-        names = [name for name in dir(node) if name.startswith("_saved_")]
-        for name in [*names, "saved_tensors"]:
-            for tensor in _tensors(getattr(node, name, None)):
-                storage = tensor.untyped_storage()._cdata
-                if storage not in seen:
-                    seen.add(storage)
-                    tensors.append(tensor)
+    for node in nodes(output):
+        for tensor in saved_of(node):
+            storage = tensor.untyped_storage()._cdata
+            if storage not in seen:
+                seen.add(storage)
+                tensors.append(tensor)
     return tensors
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
+from actfit.kernels.methods.from_output import SignBit
 from actfit.kernels.methods.method import KernelSpec, register_kernel
 from actfit.kernels.methods.registry import ELEMENTWISE, make
-from actfit.kernels.methods.sign_bit import SignBit
 
 
 def spec(function: str, method: str, bits: int = 0) -> KernelSpec:

@@ -13,7 +13,7 @@ from actfit.codegen.standalone import Request, emit
 from actfit.codegen.subject import of_catalogue
 from actfit.fitting.errors import InputError
 from actfit.kernels.engine import launch, reference
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.registry import ELEMENTWISE, make
 from actfit.nn import GELU
 from tests.codegen.run import module

@@ -15,7 +15,7 @@ from actfit.coefficients import load
 from actfit.coefficients.document import digest
 from actfit.fitting.fewbit.__main__ import run
 from actfit.kernels.activation import activation
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 

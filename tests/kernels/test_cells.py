@@ -8,8 +8,8 @@ from torch import Tensor
 
 from actfit.kernels.engine.cells import MOST_CELLS, Cells, cut
 from actfit.kernels.engine.traced import traceable
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.few_bit import FewBit
-from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec, register_kernel
 from actfit.kernels.methods.table import Table, read_table
 

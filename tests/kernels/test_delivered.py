@@ -9,7 +9,7 @@ from torch import Tensor
 from actfit.coefficients import load
 from actfit.fitting.activations import get
 from actfit.kernels.engine import reference
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from benchmarks.baselines.oracle import DTYPES, truth
 from tests.kernels.specs import spec
 

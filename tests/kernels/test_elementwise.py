@@ -16,12 +16,6 @@ from tests.codegen.emitted import functions
 from tests.kernels.written import DTYPES, MADE, WRITTEN, both, each_dtype, exact, several
 
 
-@pytest.fixture(params=["torch", "triton"])
-def backend(request: pytest.FixtureRequest) -> str:
-    """The device of the tensors, for each of the two backends."""
-    return "cpu" if request.param == "torch" else request.getfixturevalue("device")
-
-
 def check(name: str, x: Tensor, grad: Tensor) -> None:
     """Against float64: y is rounded once, dx twice, and intermediate numbers up to 2, or up to a large x, are off by
     some 16 units of 2**-24 (in float64, 2**-53), as in `test_properties`."""
@@ -38,9 +32,9 @@ def check(name: str, x: Tensor, grad: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", WRITTEN)
-def test_values_and_gradients_are_those_of_float64(name: str, dtype: torch.dtype, backend: str) -> None:
-    x = (torch.randn(1003, dtype=torch.float64) * 3).to(dtype).to(backend)
-    check(name, x, torch.randn(1003).to(dtype).to(backend))
+def test_values_and_gradients_are_those_of_float64(name: str, dtype: torch.dtype, place: str) -> None:
+    x = (torch.randn(1003, dtype=torch.float64) * 3).to(dtype).to(place)
+    check(name, x, torch.randn(1003).to(dtype).to(place))
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -54,25 +48,25 @@ def test_random_functions(device: str, function: Callable[..., Tensor], dtype: t
             raise
         return
     near = [exact(function, x.double() + step, torch.ones_like(x)) for step in (-(2.0**-16), 2.0**-16)]
-    for place, true in enumerate(exact(function, x, torch.ones_like(x))):
+    for which, true in enumerate(exact(function, x, torch.ones_like(x))):
         # Beside a kink or a jump, rounding may select the other branch; values of either branch are right there.
         # Elsewhere: some twenty operations in float32, and one rounding.
-        jump = (near[1][place] - near[0][place]).abs() + (near[1][place] - true).abs()
-        size = 1 + torch.stack([true, near[0][place]]).abs().max()
+        jump = (near[1][which] - near[0][which]).abs() + (near[1][which] - true).abs()
+        size = 1 + torch.stack([true, near[0][which]]).abs().max()
         limit = torch.finfo(dtype).eps * true.abs() + torch.finfo(dtype).smallest_normal + 2.0**-17 * size + 2 * jump
-        assert ((got[place].double().cpu() - true).abs() <= limit).all()
+        assert ((got[which].double().cpu() - true).abs() <= limit).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", WRITTEN)
-def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
+def test_extremes(name: str, dtype: torch.dtype, place: str) -> None:
     """Where the formula is finite in float64, so is the kernel; for x whose square is beyond float32, this holds for
     functions without powers."""
     points = [0.0, -0.0, 1e-30, -1e-30, 89.0, -89.0, 1e4, -1e4]
     if name not in ("gelu_tanh", "squared relu", "powers", "rational", "snake"):
         points += [1e30, -1e30, math.inf, -math.inf]
     x = torch.tensor(points, dtype=dtype)
-    got = both(MADE[name], x.to(backend), torch.ones_like(x).to(backend))
+    got = both(MADE[name], x.to(place), torch.ones_like(x).to(place))
     for computed, expected in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
         finite = expected.abs() < 1e35  # leaves room below the largest float32
         # Angles of 1e4 are rounded to 2**-10 before their sine is taken.
@@ -83,8 +77,8 @@ def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
 
 
 @each_dtype
-def test_nan_gives_nan(dtype: torch.dtype, backend: str) -> None:
-    x = torch.full((9,), math.nan, dtype=dtype, device=backend)
+def test_nan_gives_nan(dtype: torch.dtype, place: str) -> None:
+    x = torch.full((9,), math.nan, dtype=dtype, device=place)
     for kernel in MADE.values():
         assert torch.isnan(kernel(x)).all()
         assert torch.isnan(kernel(x.requires_grad_())).all()
@@ -104,19 +98,19 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", KINKS)
-def test_derivatives_at_kinks_are_torchs(name: str, backend: str) -> None:
+def test_derivatives_at_kinks_are_torchs(name: str, place: str) -> None:
     x = torch.tensor([-6.0, -1.0, -0.5, 0.0, -0.0, 0.5, 1.0, 6.0])
-    got = both(elementwise(KINKS[name]), x.to(backend), torch.ones_like(x).to(backend))
+    got = both(elementwise(KINKS[name]), x.to(place), torch.ones_like(x).to(place))
     for computed, expected in zip(got, exact(KINKS[name], x, torch.ones_like(x)), strict=True):
         assert torch.equal(computed.double().cpu(), expected)
 
 
-def test_several_results(backend: str) -> None:
-    x = torch.randn(5, 9, device=backend).t().requires_grad_()
+def test_several_results(place: str) -> None:
+    x = torch.randn(5, 9, device=place).t().requires_grad_()
     results = several(x, beta=2.0)
     assert type(results) is tuple
     assert [result.stride() for result in results] == [x.stride()] * 3
-    weights = [torch.randn(9, 5, device=backend) for _ in results]
+    weights = [torch.randn(9, 5, device=place) for _ in results]
     wide = x.detach().double().requires_grad_()
     expected = several.function(wide, beta=2.0)
     for indices in ([0, 1, 2], [1], [0, 2]):  # the others get no gradient
@@ -128,8 +122,8 @@ def test_several_results(backend: str) -> None:
         torch.testing.assert_close(result.double(), true, rtol=2.0**-22, atol=2.0**-22)
 
 
-def test_constant_results(backend: str) -> None:
-    x = torch.randn(9, dtype=torch.bfloat16, device=backend).requires_grad_()
+def test_constant_results(place: str) -> None:
+    x = torch.randn(9, dtype=torch.bfloat16, device=place).requires_grad_()
     ones, same = elementwise(lambda x: (torch.ones_like(x), x))(x)
     assert torch.equal(ones, torch.ones_like(x))
     assert torch.equal(same, x)

@@ -9,7 +9,7 @@ from actfit.coefficients import load
 from actfit.kernels.engine import launch
 from actfit.kernels.engine.elements import torch_elements
 from actfit.kernels.engine.planes import unpack
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from benchmarks.baselines.oracle import DTYPES, exact, truth, ulps
 from tests.kernels.specs import border_of, spec
 

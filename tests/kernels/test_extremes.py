@@ -15,7 +15,7 @@ from actfit.fitting.activations import get
 from actfit.functional import geglu, reglu, swiglu
 from actfit.kernels.engine import launch, reference
 from actfit.kernels.engine.elements import table_of
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec
 from actfit.kernels.stock import STOCK
 from actfit.nn import ActLinear

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actfit.kernels.engine import from_output, host, planes, reference
 from actfit.kernels.engine.elements import DTYPES, table_of, torch_elements, widened
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from tests.kernels.specs import spec
 
@@ -43,24 +43,6 @@ def test_where_chooses_whole_numbers(dtype, values, random) -> None:
     first = torch.tensor(values, dtype=dtype)
     second, condition = first.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
     assert equal(host.where(condition, first, second), torch.where(condition, first, second))
-
-
-@given(numbers)
-def test_the_root_is_rounded_once(values) -> None:
-    x = torch.tensor(values).abs()
-    assert equal(host.sqrt(x), x.double().sqrt().float())  # 53 bits are enough for 24 after a second rounding
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@given(st.lists(st.floats(-10, 10), min_size=2, max_size=17), st.lists(st.floats(-1, 1), min_size=1, max_size=40))
-def test_polynomials_are_those_of_horner(dtype, coefficients, points) -> None:
-    x = torch.tensor(points, dtype=dtype)
-    got = host.polynomial(x, *coefficients)
-    held = torch.tensor(coefficients, dtype=dtype).double().numpy()
-    exact, size = (np.polyval(c, p) for c, p in ((held, x.double().numpy()), (abs(held), x.double().abs().numpy())))
-    # Higham, Accuracy and Stability, 5.1: gamma_2n of the sum of |c_k x^k|, here 4n eps/2, and what is subnormal.
-    bound = 2 * len(held) * torch.finfo(dtype).eps * size + len(held) * torch.finfo(dtype).smallest_normal
-    assert (np.abs(got.double().numpy() - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

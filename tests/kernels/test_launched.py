@@ -11,15 +11,15 @@ from tests.codegen.run import script
 pytestmark = pytest.mark.slow
 
 LAUNCHES = """
-import json
+import json, re
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from actfit import elementwise
-from actfit.kernels.engine import dense, launch, launch_codes
+from actfit.kernels.engine import launch, launch_codes
 from tests.kernels.specs import spec
+from tests.kernels.written import several
 
 class Absent:
     '''The driver of a GPU that is not there.'''
@@ -38,7 +38,8 @@ run, compiled = JITFunction.run, []
 
 def warm_up(self, *args, grid, warmup, **kwargs):
     made = run(self, *args, grid=grid, warmup=True, **kwargs)
-    compiled.append((self.fn.__name__, made.asm["ptx"].count(".entry")))
+    patterns = (r"\\.entry", r"ld\\.global\\.v4\\.b32", r"st\\.global\\.v4\\.b32", r"(?:ld|st)\\.local")
+    compiled.append((self.fn.__name__, [len(re.findall(pattern, made.asm["ptx"])) for pattern in patterns]))
 
 JITFunction.run = warm_up
 
@@ -56,10 +57,8 @@ for name, method, bits in METHODS:
 launch.levels(kernel, saved, x.numel(), torch.bfloat16)
 launch.gated("silu", x, x)
 launch.gated_backward("silu", grad, x, x)
-own = elementwise(lambda x: x * torch.sigmoid(x))
-key = own.program((), {}).key
-derivatives = launch.fused_forward(x, key, True)[1:]
-launch.fused_backward([grad], derivatives)
+derivatives = launch.fused_forward(x.bfloat16(), several.program((), {}).key, True)[3:]
+launch.fused_backward([grad.bfloat16()] * 3, derivatives)
 for group_size in (64, 86):
     launch_codes.encode_groups(x, None, group_size, 4)
     launch_codes.encode_groups(x, torch.rand_like(x), group_size, 4)
@@ -67,9 +66,7 @@ launch_codes.encode_groups(x.flatten()[:8100], None, 64, 8)
 vector = torch.randn(128).bfloat16()
 for group_size in (64, 112):
     launch_codes.decode(planes, vector, vector, group_size, x.numel(), torch.bfloat16)
-of_groups = {"BITS": 4, "GROUP": 64, "LARGEST": 0, "WIDE": False, "ROWS": 128}
-launch_decoding = dense.Launch(dense._kernels().decode_groups_kernel, 8, x.numel(), **of_groups)
-launch_decoding(planes, vector, vector, torch.empty_like(x))
+launch_codes.decode_neighbours(planes, vector, vector, 64, x.numel(), torch.bfloat16)
 print(json.dumps(compiled))
 """
 
@@ -81,4 +78,7 @@ def test_every_kernel_takes_its_arguments() -> None:
     texts = [path.read_text(encoding="utf-8") for path in FILES]  # not imported: other tests want them interpreted
     kernels = {name for text in texts for name in re.findall(r"^def (\w+_kernel)\(", text, re.MULTILINE)}
     assert {name for name, _ in compiled} == kernels
-    assert {entries for _, entries in compiled} == {1}
+    assert {entries for _, (entries, *_) in compiled} == {1}
+    # Of several results each tensor is read or written once, with 128 bits for each thread and access.
+    fused = {name: accesses for name, (_, *accesses) in compiled if name.startswith("fused")}
+    assert fused == {"fused_forward_kernel": [1, 6, 0], "fused_backward_kernel": [6, 1, 0]}

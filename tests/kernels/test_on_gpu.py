@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 import actfit
 from actfit import compress
 from actfit.kernels.activation import activation
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from tests.kernels.compression import graphs, models
 from tests.kernels.compression.cuts import full_width

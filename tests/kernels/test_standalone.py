@@ -12,7 +12,7 @@ from actfit.codegen.subject import of_catalogue
 from actfit.fitting.errors import InputError
 from actfit.kernels.engine import launch
 from actfit.kernels.engine.elements import allocate
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.method import KernelSpec
 from benchmarks.baselines.oracle import DTYPES, all_inputs, ulps
 from tests.codegen.run import module

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import actfit
 from actfit import functional
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 from tests.kernels.saved import each_method
 

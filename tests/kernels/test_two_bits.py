@@ -15,7 +15,7 @@ from actfit.fitting.activations import get
 from actfit.kernels.activation import activation
 from actfit.kernels.engine import reference
 from actfit.kernels.engine.planes import unpack
-from actfit.kernels.methods.functions import FUNCTIONS
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT
 from benchmarks.baselines.oracle import all_inputs, truth
 from tests.codegen.run import module

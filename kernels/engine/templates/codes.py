@@ -10,7 +10,6 @@ Element i has entry (i // group_size) % length of a vector. PLACES says where th
 that integers are divided once a row if possible:
 
     one     the vector has one entry
-    power   the vector has an entry for each group, and a group 2 ** group_size rows: a row has one entry
     row     group_size is a multiple of 8: a row has one entry
     two     group_size is not below 8: a row has one entry or two in a row
     eight   group_size is 1 and 8 divides the length: a row has eight in a row
@@ -71,8 +70,6 @@ def entries(vector_ptr, row, k, group_size, length, PLACES: tl.constexpr, WIDE: 
         first = first.to(tl.int32)
     if PLACES == "one":
         values = tl.load(vector_ptr)
-    elif PLACES == "power":
-        values = tl.load(vector_ptr + tl.minimum(first >> group_size + 3, length - 1))
     elif PLACES == "row":
         values = tl.load(vector_ptr + first // group_size % length)
     elif PLACES == "two":

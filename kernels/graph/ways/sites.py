@@ -10,11 +10,10 @@ from torch import Tensor, fx
 
 from actfit.kernels import private
 from actfit.kernels.compression.layout import hint, order_of
-from actfit.kernels.compression.nodes import is_pointwise, is_view, packet_of
+from actfit.kernels.compression.nodes import is_pointwise, is_tangent, is_view, packet_of
 from actfit.kernels.engine.elements import DTYPES
-from actfit.kernels.graph.undefined import is_tangent
+from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.graph.ways.way import Site
-from actfit.kernels.methods.functions import FUNCTIONS
 from actfit.kernels.stock import STOCK
 
 aten = torch.ops.aten

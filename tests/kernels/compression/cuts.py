@@ -12,33 +12,39 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from actfit.kernels.compression import codes, opaque
-from actfit.kernels.compression.codes import Codes
 from actfit.kernels.compression.crossing import Graph
-
-WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits of an element, by its bytes
-
-
-def _encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False, of_roots: bool = False) -> Codes:
-    held = x.clone().view(WHOLE[x.element_size()])
-    minimum, maximum = x.amin(-1, keepdim=True).bfloat16(), x.amax(-1, keepdim=True).bfloat16()
-    return Codes(minimum, maximum, (held.to(torch.int32) if x.element_size() == 2 else held,))
+from actfit.kernels.compression.layout import GroupLayout, layout_of
+from actfit.kernels.graph import codes, splice
 
 
-def _decode_parts(made: Codes, bits: int, dtype: torch.dtype, of_roots: bool = False) -> Tensor:
-    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype).unflatten(-1, (8, 2, -1))
+def through_codes(x: Tensor, bits: int, rounding: str = "nearest", of_roots: bool = False) -> tuple[Tensor, Tensor]:
+    """The tensor that backward decodes, and the steps of the groups as [*lead, groups], float32."""
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    code = codes.encode(x, layout.order, layout.group, bits, rounding == "stochastic", of_roots, False)
+    return codes.decode(*code, None, x.shape, layout.order, layout.group, x.dtype, of_roots), code[2].float()
+
+
+def _encode(x: Tensor, order: Sequence[int], group: int, bits: int, *options: bool) -> list[Tensor]:
+    held = [codes.flat_of(x, order).clone(), x.new_empty(1), x.new_empty(1)]
+    return held + [x.new_empty((*x.shape, 0))] * options[-1]
+
+
+def _decode(
+    held: Tensor, _: Tensor, __: Tensor, sized: Tensor | None, shape: Sequence[int], order: Sequence[int], *others: Any
+) -> Tensor:
+    return codes.shaped(held, shape if sized is None else sized.shape[:-1], order)
 
 
 @contextlib.contextmanager
 def full_width() -> Iterator[None]:
-    """Codes whose fields hold the elements' own bits; only their arithmetic is replaced.
+    """Codes that hold the elements' own bits; only their arithmetic is replaced.
 
     If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
     """
+    replaced: dict[Any, Any] = {codes.encode: _encode, codes.decode: _decode}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codes, "encode", _encode)
-        patch.setattr(codes, "decode_parts", _decode_parts)
-        patch.setattr(opaque, "DEVICE", "none")
+        patch.setattr(splice, "operation", lambda function: replaced.get(function, function))
         yield
 
 

@@ -13,15 +13,14 @@ from torch.nn import functional as F
 
 from actfit.kernels.compression import forms
 from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
-from actfit.kernels.compression.codes import decode, encode
-from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.compression.crossing import Crossing, crossings
 from actfit.kernels.compression.cut import cut_of
 from actfit.kernels.compression.forms import Whole
-from actfit.kernels.compression.layout import layout_of
 from actfit.kernels.compression.nodes import arguments_of
-from actfit.kernels.compression.splice import crossings, put_codes
+from actfit.kernels.graph.codes import decode
+from actfit.kernels.graph.splice import put_codes
 from actfit.kernels.methods.every_tensor import EveryTensor
-from tests.kernels.compression.cuts import full_width
+from tests.kernels.compression.cuts import full_width, through_codes
 from tests.kernels.compression.graphs import code_from, compiled, partitioner, stock
 
 aten = torch.ops.aten
@@ -29,14 +28,6 @@ SHAPE = (2, 2, 64, 32)
 SHARP = 6.0  # a factor of the logits: some rows have a probability near 1
 
 pytestmark = pytest.mark.usefixtures("small_and_seeded")
-
-
-def through_codes(x: Tensor, bits: int) -> Tensor:
-    """The tensor that backward decodes."""
-    layout = layout_of(x)
-    assert not isinstance(layout, str)
-    made = encode(layout.split(x), bits, None)
-    return layout.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in layout.order])
 
 
 def gradients(function: Callable[..., Tensor], upstream: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -63,7 +54,7 @@ def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tens
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
-    decoded = [through_codes(gradient, bits) for gradient in (q, k, v)]
+    decoded = [through_codes(gradient, bits)[0] for gradient in (q, k, v)]
     for gradient, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
         # The same operation on the same numbers; BLAS may sum in another order where memory is aligned otherwise.
         torch.testing.assert_close(
@@ -187,9 +178,7 @@ def test_a_gpus_attention_is_computed_again(kind: str) -> None:
     assert [(given[name].target, given[name].args) for name in ("out", "logsumexp")] == [
         (operator.getitem, (again, place)) for place in (0, 1)
     ]
-    assert [own.pop(name).name.rpartition("_decoded")[0] for name in ("query", "key", "value")] == [
-        *("query", "key", "value")
-    ]
+    assert all(own.pop(name).target is decode for name in ("query", "key", "value"))
     assert own == {**GPU[kind][0], "dropout_p": 0.0}
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actfit.kernels.compression import codes
 from actfit.kernels.compression.crossing import Crossing
 from tests.kernels.compression.graphs import compiled, error, partitioner
 
@@ -186,15 +185,6 @@ def test_what_is_rounded_or_points_somewhere_is_exact(make: type[nn.Module]) -> 
     off, rows = compared(make(), lambda run: (run(x) * weights).sum())
     assert off < ERROR
     assert "backward rounds it, or computes an index" in {row.reason for row in rows}
-
-
-def test_codes_of_roots_keep_zeros_and_small_numbers() -> None:
-    """p between two codes of roots, a step s apart, errs by half of s (2 √p + s / 2) at most."""
-    p = torch.softmax(8 * torch.randn(100, 64), -1).where(torch.rand(100, 64) < 0.5, 0)
-    made = codes.encode(p, 4, of_roots=True)
-    back, step = codes.decode(made, 4, p.dtype, of_roots=True), made.step.float()
-    assert bool((back[p == 0] == 0).all())
-    assert bool(((back - p).abs() <= 0.5 * step * (2 * p.sqrt() + step / 2) * (1 + 1e-5)).all())
 
 
 class Head(nn.Module):

@@ -6,10 +6,10 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
-from actfit.kernels.compression import codes
 from actfit.kernels.compression.layout import GROUP_SIZES
 from actfit.kernels.compression.report import Report
 from actfit.kernels.methods.expected_error import expected_error, squared_range
+from tests.kernels.compression.cuts import through_codes
 from tests.kernels.compression.graphs import code_from, compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUP_SIZES)
@@ -31,8 +31,7 @@ def test_the_error_of_normal_numbers(bits: int, rounding: str, group: int) -> No
     """Of 1000 groups; the terms that the formula neglects are within 4 %, sampling well within 1 %."""
     torch.manual_seed(0)
     x = torch.randn(1000, group)
-    made = codes.encode(x, bits, torch.rand_like(x) if rounding == "stochastic" else None)
-    error = float((codes.decode(made, bits, torch.float32) - x).norm() / x.norm())
+    error = float((through_codes(x, bits, rounding)[0] - x).norm() / x.norm())
     assert error == pytest.approx(expected_error(bits, group, rounding), rel=0.04)
 
 

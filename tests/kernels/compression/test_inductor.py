@@ -103,8 +103,8 @@ def test_errors_of_gradients(in_place: bool) -> None:
     [(nn.GELU, 4, torch.float32), (models.WrittenOut, 7, torch.bfloat16)],
     ids=["4", "written-out-7-bfloat16"],
 )
-def test_no_decoded_tensor_is_held(function: type[nn.Module], bits: int, dtype: torch.dtype) -> None:
-    """At its peak, backward holds the codes, one hidden gradient, and less than half of one more.
+def test_decoded_tensors_are_not_held(function: type[nn.Module], bits: int, dtype: torch.dtype) -> None:
+    """At its peak, backward holds the codes, one decoded tensor, and what is computed of it or its gradient.
 
     Beside these, gradients of the input and of the output are there, an eighth each.
     """
@@ -115,4 +115,4 @@ def test_no_decoded_tensor_is_held(function: type[nn.Module], bits: int, dtype: 
     for _ in range(2):
         used = measured(lambda: run(x).square().mean(), CPU)
     hidden = 4096 * 1024 * dtype.itemsize
-    assert hidden <= used.peak - used.kept < 1.5 * hidden
+    assert 2 * hidden <= used.peak - used.kept < 2.5 * hidden

@@ -13,6 +13,7 @@ import actfit
 from actfit import KernelError
 from actfit.kernels.compression import private
 from actfit.kernels.compression.crossing import Crossing
+from actfit.kernels.graph.codes import drawing
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, full_width, same
 from tests.kernels.compression.graphs import code_from, compiled, error, gradients, partitioner, stock
@@ -181,6 +182,7 @@ def test_stochastic_rounding_is_seeded_by_pytorch() -> None:
     run = compiled(model, partitioner(bits=2, rounding="stochastic"))
 
     def drawn(seed: int) -> list[Tensor]:
+        drawing.cache_clear()  # as in a new process
         torch.manual_seed(seed)
         return gradients(model, run, x)
 

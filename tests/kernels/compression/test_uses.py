@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from actfit.kernels.compression import private
-from actfit.kernels.compression.decoding import Decoder, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
@@ -117,22 +115,6 @@ def test_an_order_that_is_computed_again_is_forwards() -> None:
     exact = gradients(model, compiled(model, stock), x)
     for got, expected in zip(gradients(model, compiled(model, partitioner(bits=2)), x), exact, strict=True):
         torch.testing.assert_close(got, expected)
-
-
-def test_what_backward_changes_is_read_before() -> None:
-    """A product with a buffer that backward changes later uses the old buffer, as without codes."""
-    graph, aten = fx.Graph(), torch.ops.aten
-    field, saved, buffer, gradient = (graph.placeholder(name) for name in ("field", "saved", "buffer", "gradient"))
-    product = graph.call_function(aten.mul.Tensor, (saved, buffer))
-    change = graph.call_function(aten.copy_.default, (buffer, gradient))
-    graph.output((product, change))
-    for node in graph.nodes:
-        node.meta["val"] = torch.zeros(64, dtype=torch.int32 if node is field else torch.float32)
-    decoding = private.trace(lambda bits: [bits.view(torch.float32)], field.meta["val"])
-    decode_where_used(graph, {saved: Decoder([field], decoding)}, {field, saved, buffer})
-    values, old, new = torch.randn(3, 64)
-    result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
-    assert torch.equal(result, values * old)
 
 
 @pytest.mark.slow

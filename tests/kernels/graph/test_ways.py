@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from actfit import Handle, compress
 from actfit.kernels.activation import activation
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.ways.policies import POLICIES, method_of, way_of
+from actfit.kernels.graph.ways.policies import POLICIES
 from tests.kernels.graph.nets import WIDTH, assert_same, batch
 
 ROWS, HIDDEN = 96, 2 * WIDTH
@@ -223,11 +223,3 @@ def test_few_bits_are_all_that_is_kept_where_nothing_reads_the_output() -> None:
     inner = 4 * ROWS * (2 * HIDDEN)  # of the products
     kept = {policy: saved(compressed(Added(F.gelu), policy)) - inner for policy in (None, "fewbit-3", "forward-ad")}
     assert kept == {None: 4 * ROWS * WIDTH, "fewbit-3": ROWS * WIDTH * 3 // 8, "forward-ad": 4 * ROWS * WIDTH}
-
-
-def test_each_policy_is_a_way_that_says_what_it_does() -> None:
-    for name in POLICIES:
-        assert way_of(name).saves
-        assert way_of(name).error
-    with pytest.raises(KernelError, match=f"policy must be one of .*{min(POLICIES)}"):
-        method_of("fewbit-9")

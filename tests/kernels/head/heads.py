@@ -1,6 +1,7 @@
 """Linear layers with many classes: PyTorch's own, and one whose logits wait."""
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor, nn
 from actfit.kernels.head.heads import MANY, Head
 
 WIDTH, CLASSES, ROWS = 8, MANY, 300  # three chunks of rows, of which the last is not whole
+
+# float64 rounds by 1.1e-16; a sum of 300 rows in another order differs by 300 times as much at most, and products of
+# numbers that differ so by a few times that.
+NEARLY = 1e-12
 
 
 class Pair(NamedTuple):
@@ -44,3 +49,26 @@ def inputs(dtype: torch.dtype = torch.float64, rows: tuple[int, ...] = (ROWS,)) 
 def targets(rows: tuple[int, ...] = (ROWS,), ignored: int | None = None) -> Tensor:
     made = torch.randint(CLASSES, rows, generator=torch.Generator().manual_seed(2))
     return made if ignored is None else torch.where(torch.arange(made.numel()).view(rows) % 3 == 0, ignored, made)
+
+
+def agree(
+    both: Pair, loss: Callable[[Tensor], Tensor], rows: tuple[int, ...] = (ROWS,), nearly: float = NEARLY
+) -> None:
+    """Loss and gradients of both, of a function of logits."""
+    dtype = both.stock.weight.dtype
+    x, y = inputs(dtype, rows)
+    stock, ours = loss(both.stock(x)), loss(both.ours(y))
+    assert both.head.last.used
+    assert both.head.last.asked is None
+    assert ours.dtype == stock.dtype
+    assert near(ours, stock, nearly)
+    weights = torch.rand(stock.shape, generator=torch.Generator().manual_seed(3)).to(stock)
+    (stock * weights).sum().backward()
+    (ours * weights).sum().backward()
+    for expected, made in [*both.gradients(), (x.grad, y.grad)]:
+        assert made.dtype == expected.dtype
+        assert near(made, expected, nearly)
+
+
+def near(made: Tensor, expected: Tensor, nearly: float) -> bool:
+    return bool((made.double() - expected.double()).norm() <= nearly * expected.double().norm())

@@ -14,35 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from actfit import KernelError
 from actfit.kernels.head.chunked import rows_of
-from tests.kernels.head.heads import CLASSES, ROWS, WIDTH, Pair, inputs, pair, targets
-
-# float64 rounds by 1.1e-16; a sum of 300 rows in another order differs by 300 times as much at most, and products of
-# numbers that differ so by a few times that.
-NEARLY = 1e-12
-
-
-def agree(
-    both: Pair, loss: Callable[[Tensor], Tensor], rows: tuple[int, ...] = (ROWS,), nearly: float = NEARLY
-) -> None:
-    """Loss and gradients of both, of a function of logits."""
-    dtype = both.stock.weight.dtype
-    x, y = inputs(dtype, rows)
-    stock, ours = loss(both.stock(x)), loss(both.ours(y))
-    assert both.head.last.used
-    assert both.head.last.asked is None
-    assert ours.dtype == stock.dtype
-    assert near(ours, stock, nearly)
-    weights = torch.rand(stock.shape, generator=torch.Generator().manual_seed(3)).to(stock)
-    (stock * weights).sum().backward()
-    (ours * weights).sum().backward()
-    for expected, made in [*both.gradients(), (x.grad, y.grad)]:
-        assert made.dtype == expected.dtype
-        assert near(made, expected, nearly)
-
-
-def near(made: Tensor, expected: Tensor, nearly: float) -> bool:
-    return bool((made.double() - expected.double()).norm() <= nearly * expected.double().norm())
-
+from tests.kernels.head.heads import CLASSES, NEARLY, ROWS, WIDTH, agree, inputs, near, pair, targets
 
 OPTIONS = {
     "reduction": ["mean", "sum", "none"],
@@ -96,8 +68,12 @@ def test_autocast() -> None:
         assert logits.dtype == torch.bfloat16
         return F.cross_entropy(logits, target)
 
+    def likelihood(logits: Tensor) -> Tensor:
+        return F.nll_loss(logits.log_softmax(-1), target)
+
     with torch.autocast("cpu", dtype=torch.bfloat16):
         agree(both, loss, nearly=3 * 2**-8)
+        agree(pair(torch.float32), likelihood, nearly=3 * 2**-8)
 
 
 def test_a_cast_to_float16_needs_all_logits() -> None:

@@ -19,7 +19,9 @@ from tests.kernels.head.heads import CLASSES, ROWS, inputs, pair, targets
 ASKED: dict[str, Callable[[Tensor], Any]] = {
     "argmax": lambda logits: logits.argmax(-1),
     "softmax": lambda logits: F.softmax(logits, -1),
-    "log_softmax": lambda logits: logits.log_softmax(-1),
+    "log_softmax read": lambda logits: logits.log_softmax(-1).exp(),
+    "log_softmax over rows": lambda logits: logits.log_softmax(0),
+    "turned and read": lambda logits: logits[None].transpose(1, 2).exp(),
     "mean": lambda logits: logits.mean(),
     "classes cut": lambda logits: logits[:, :10],
     "one class": lambda logits: logits[..., 3],
@@ -42,7 +44,7 @@ ASKED: dict[str, Callable[[Tensor], Any]] = {
     "by dimension": lambda logits: F.cross_entropy(logits.t()[None], targets()[None]),
     "probabilities": lambda logits: F.cross_entropy(logits, F.one_hot(targets(), CLASSES).to(logits)),
     "margin": lambda logits: F.multi_margin_loss(logits, targets()),
-    "nll": lambda logits: F.nll_loss(F.log_softmax(logits, -1), targets()),
+    "divergence": lambda logits: F.kl_div(logits.log_softmax(-1), logits.detach().softmax(-1), reduction="sum"),
 }
 
 

@@ -33,13 +33,6 @@ def test_blocks_are_the_outermost_that_repeat() -> None:
     assert repeated_blocks(NETS["mlp"]()[0]) == []  # single layers
 
 
-def test_running_statistics_must_not_count_twice() -> None:
-    blocks = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)) for _ in range(2)]
-    assert repeated_blocks(nn.Sequential(*blocks)) == []
-    still = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)) for _ in range(2)]
-    assert repeated_blocks(nn.Sequential(*still)) == ["0", "1"]
-
-
 def test_the_gradient_of_whole_tensors_is_exact() -> None:
     model, inputs = text(2, dropout=0.1)
     torch.manual_seed(1)
@@ -136,30 +129,3 @@ def test_what_blocks_are_given_by_keyword_is_coded_too() -> None:
     whole = 4 * 256 * 128 * 4  # bytes of all that blocks are given by keyword
     step = CapturedTask(model, call_of(x)).step(BlockWays(repeated_blocks(model)))
     assert step.kept_with(everywhere(step, 2)) < whole
-
-
-class Counting(nn.Module):
-    """A layer that cannot run twice: it says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.runs = Attending(), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.runs += 1
-        if self.runs > 1 and torch._C._current_graph_task_id() != -1:
-            raise ValueError("a cache is full")
-        result: Tensor = self.inner(x)
-        return result
-
-
-@pytest.mark.slow
-def test_blocks_that_cannot_run_again() -> None:
-    """As those with a cache: codes alone are planned, or nothing."""
-    torch.manual_seed(0)
-    model = nn.Sequential(Counting(), Counting())
-    inputs = (torch.randn(4, 64, 32),)
-    assert not make_plan(model, inputs, 0.2, goal="error").recomputed
-    assert not make_plan(model, inputs, 0.1, max_gradient_error=0.9, goal="error").recomputed
-    with pytest.raises(KernelError, match="budget must be at least"):
-        make_plan(model, inputs, 0.02, goal="error")

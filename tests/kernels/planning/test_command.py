@@ -57,6 +57,17 @@ def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.slow
+def test_a_budget_of_a_whole_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights, two moments of each and the batch count; gradients are not there yet at the peak."""
+    document = json.loads(ran(f"{BLOCK} --budget 400MiB --optimizer adamw --format json", capsys))
+    plan, batch = document["plan"], 2 * 2 * 4096 * 1024
+    assert plan["optimizer"] == "AdamW"
+    held = plan["stock"]["peak"] - document["results"][0]["peak"]
+    assert 3 * document["parameters"] + batch <= held < 3 * document["parameters"] + batch + 1024  # numbers of steps
+    assert plan["planned"]["peak"] <= 400 * 2**20 < plan["stock"]["peak"]
+
+
+@pytest.mark.slow
 def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran(f"{BLOCK} --budget 0.3 --plot {tmp_path}/front.svg", capsys)
     drawn = (tmp_path / "front.svg").read_text("utf-8")
@@ -98,6 +109,9 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
         ("--save plan.json", "save must go with --budget, whose plan it is of, got no budget"),
         ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
+        ("--optimizer adamw", "optimizer must go with --budget, whose plan it is of, got no budget"),
+        ("--budget 0.2 --optimizer adamw", "optimizer must go with --budget in bytes, as 80GB, got the share 0.2"),
+        ("--budget 1GiB --optimizer lion", "optimizer must be one of adamw, adam, sgd, got 'lion'"),
         ("--budget 0.3 --goal speed", "goal must be one of time, error, got 'speed'"),
     ],
 )

@@ -16,6 +16,7 @@ from actfit.kernels.memory.step import differentiated, peak_bytes
 from actfit.kernels.methods.planned import WIDTHS, Planned
 from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.step import Step
+from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import NETS, text
 
 
@@ -49,6 +50,56 @@ def test_bytes_of_any_codes(data: st.DataObject) -> None:
     assert peak <= step.peak_with(bits)
     if None not in bits.values():
         assert (kept, peak) == (step.kept_with(bits), step.peak_with(bits))
+
+
+class Crossed(nn.Module):
+    """A block that reads what another part of the model made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other, self.out = (nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return x + self.out(nn.functional.gelu(self.own(x)) * self.other(memory))
+
+
+class Decoder(nn.Module):
+    """Blocks that all read one tensor, as those of a decoder read what an encoder gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.blocks = nn.Linear(64, 64), nn.ModuleList(Crossed() for _ in range(4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        memory = self.encoder(y)
+        for block in self.blocks:
+            x = block(x, memory)
+        return x
+
+
+MEMORY = [f"blocks.{number}: an input 6" for number in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [MEMORY, MEMORY[1:3], []], ids=len)
+def test_a_tensor_that_blocks_share_is_there_once(whole: list[str]) -> None:
+    """If it is whole; each block has codes of its own. By the allocator, too."""
+    model, inputs = Decoder(), (torch.randn(512, 64), torch.randn(512, 64))
+    step = observe(model, inputs)
+    assert {MEMORY[0], *MEMORY} <= {site.name for site in step.sites}
+    bits: dict[str, int | None] = dict.fromkeys(whole)
+    install(model, Engine(Planned(OBSERVED, "nearest", bits)))
+    assert saved_bytes(model, *inputs).total == step.kept_with(bits)
+
+    def loss() -> Tensor:
+        return model(*inputs).sum()
+
+    loss().backward()
+    assert measured(loss, torch.device("cpu")).kept == step.kept_with(bits) + loss().nbytes
+    tensor = inputs[0].nbytes
+    coded = sum(site.bytes(OBSERVED) for site in step.sites if site.name in whole)
+    assert step.kept_with(bits) - step.kept_with({}) == (tensor - coded if whole else 0)
 
 
 def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> None:

@@ -1,0 +1,155 @@
+"""Codes in the graphs of a block: encoding in forward, decoding in backward."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor, fx
+
+from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.forms import Bits, FixedRange, Groups
+from actfit.kernels.compression.nodes import origin
+from actfit.kernels.compression.order import reorder
+from actfit.kernels.engine.planes import plane_bytes
+from actfit.kernels.graph.codes import (
+    carrier,
+    decode,
+    decode_normalized,
+    encode,
+    encode_normalized,
+    operation,
+    pack,
+    unpack,
+)
+from actfit.kernels.graph.stretches import Decoding, decode_in_stretches
+
+Called = Callable[[Callable[..., Any]], Callable[..., Any]]  # from a function to what a graph calls
+
+
+def put_codes(
+    forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str, compiles: bool = False
+) -> None:
+    """Encode after the last use in forward, and decode in backward, right before each stretch that reads it.
+
+    compiles: whether Inductor compiles the graphs.
+    """
+    called: Called = operation if compiles else lambda function: function
+    crossing: list[fx.Node] = []
+    decodings: dict[fx.Node, Decoding] = {}
+    coded = cut.coded
+    reorder(backward.graph)
+    for node, placeholder in cut.pairs.items():
+        if node not in coded:
+            crossing.append(node)
+            continue
+        form, carries = coded[node], any(isinstance(size, SymInt) for size in node.meta["val"].shape)
+        order = form.layout.order
+        if isinstance(form, Bits):
+            sent = _sent(forward.graph, node, pack, (order, carries), called)
+        elif isinstance(form, FixedRange):
+            sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries), called)
+        else:
+            options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
+            sent = _sent(forward.graph, node, encode, options, called)
+        crossing += sent
+        received = _received(backward.graph, placeholder, sent)
+        decodings[placeholder] = partial(_decoded, called, received, node.meta["val"], form, carries)
+    decode_in_stretches(backward.graph, decodings, cut.pairs.values())
+    let_cross(forward, backward, cut.outputs, crossing)
+
+
+def replace_codes(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    cut: Cut,
+    encoding: Callable[[str], Callable[..., Any]],
+    decoding: Callable[..., Tensor],
+) -> None:
+    """Let `encoding(site)` stand for `encode`, and `decoding` for `decode`, in graphs that are not compiled yet.
+
+    What has codes whatever a plan says has no site, and keeps `encode`.
+    """
+    for made in forward.graph.find_nodes(op="call_function", target=encode):
+        if made.args[0] in cut.sites:
+            made.target = encoding(cut.sites[made.args[0]])
+    for made in backward.graph.find_nodes(op="call_function", target=decode):
+        made.target = decoding
+
+
+def _sent(
+    graph: fx.Graph, node: fx.Node, function: Callable[..., Any], options: Sequence[Any], called: Called
+) -> list[fx.Node]:
+    """Encode a node; the results that cross."""
+    with graph.inserting_before(after_last_use(node)):
+        made = graph.call_function(called(function), (node, *options))
+        results = _fake(function, node.meta["val"], options)
+        sent = [graph.call_function(getitem, (made, place)) for place in range(len(results))]
+    made.meta = {**origin(node), "val": results}
+    for node_of_result, result in zip(sent, results, strict=True):
+        node_of_result.meta = {**origin(node), "val": result}
+    return sent
+
+
+def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -> tuple[Tensor, ...]:
+    """The results' metadata: sizes and types, on fake tensors."""
+    count = value.numel()
+    planes = plane_bytes(count)
+    sized = carrier(value, options[-1])
+    if function is pack:
+        return value.new_empty(planes, dtype=torch.uint8), *sized
+    if function is encode_normalized:
+        norm, _, bits, _ = options
+        ends = [norm.meta["val"][1].new_empty(value.shape[1]) for _ in range(2)]
+        return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *sized
+    _, group, bits, *_ = options
+    ends = [value.new_empty((count + group - 1) // group, dtype=torch.bfloat16) for _ in range(2)]
+    return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *sized
+
+
+def _received(graph: fx.Graph, placeholder: fx.Node, sent: list[fx.Node]) -> list[fx.Node]:
+    """Placeholders of codes, before that of the tensor."""
+    with graph.inserting_before(placeholder):
+        received = [graph.placeholder(f"{placeholder.name}_code") for _ in sent]
+    for code, taken in zip(sent, received, strict=True):
+        taken.target = taken.name  # generated code takes it by its target, which nothing keeps unique
+        taken.meta["val"] = code.meta["val"]
+    return received
+
+
+def _decoded(
+    called: Called, codes: list[fx.Node], value: Tensor, form: Bits | Groups, carries: bool, before: fx.Node
+) -> fx.Node:
+    """The tensor that codes decode to, before an operation that reads it."""
+    given = (*codes, ()) if carries else (*codes, None, tuple(value.shape))
+    order, graph = form.layout.order, before.graph
+    with graph.inserting_before(before):
+        if isinstance(form, Bits):
+            decoded = graph.call_function(called(unpack), (*given, order))
+        elif isinstance(form, FixedRange):
+            decoded = graph.call_function(called(decode_normalized), (*given, order, value.dtype))
+        else:
+            options = (order, form.layout.group, value.dtype, form.of_roots)
+            decoded = graph.call_function(called(decode), (*given, *options))
+    decoded.meta = {"val": value}
+    return decoded
+
+
+def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, crossing: list[fx.Node]) -> None:
+    """Make `crossing` the forward graph's outputs for backward, after its own, and recompile both graphs."""
+    (last,) = forward.graph.find_nodes(op="output")
+    last.args = ((*last.args[0][:outputs], *crossing),)
+    for module in (forward, backward):
+        module.graph.lint()
+        module.recompile()
+
+
+def after_last_use(node: fx.Node) -> fx.Node:
+    """The operation right after the node's last use, apart from the output."""
+    order = {operation: place for place, operation in enumerate(node.graph.nodes)}
+    last = max((user for user in node.users if user.op != "output"), key=order.__getitem__, default=node)
+    following = last.next
+    while following.op == "placeholder":
+        following = following.next
+    return following

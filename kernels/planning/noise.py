@@ -1,0 +1,59 @@
+"""What the error of a gradient does to training, beside the noise that the gradient has anyway, as batches are few.
+
+Samples that plans are made with and those that check them give two exact gradients, whose difference is noise. Both
+errors, of codes and of few samples, fall alike as a batch grows, since samples are rounded independently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+ELEMENTS = 4096  # of each weight, evenly spaced: enough for a sum over all weights, and few megabytes
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Elements of an exact gradient of some samples.
+
+    Attributes
+    ----------
+    parts
+        Of each weight its elements, and how many of its own one stands for; None: it has no gradient.
+    share
+        Of the batch, that the samples are.
+    """
+
+    parts: Sequence[tuple[Tensor, float] | None]
+    share: float
+
+
+def exact_of(gradient: Sequence[Tensor | None], share: float) -> Exact:
+    """Elements of a gradient of the samples that are such a share of the batch."""
+    parts: list[tuple[Tensor, float] | None] = []
+    for whole in gradient:
+        few = None if whole is None else whole.reshape(-1)[:: -(-whole.numel() // ELEMENTS)].double().cpu()
+        parts.append(None if few is None or whole is None else (few, whole.numel() / max(len(few), 1)))
+    return Exact(parts, share)
+
+
+def smaller_batch(error: float, norm: float, exact: Exact, other: Exact) -> float | None:
+    """The share of a batch's samples that could be left out for as much noise as an error makes; None if not known.
+
+    Parameters
+    ----------
+    error, norm
+        ||g' - g||² / ||g||² and ||g||² of the samples of `exact`.
+    exact, other
+        Exact gradients of different samples.
+    """
+    if exact.share == 1.0 or other.share == 1.0:
+        return None  # they are not different
+    difference = sum(
+        float((a[0] - b[0]).square().sum()) * a[1]
+        for a, b in zip(exact.parts, other.parts, strict=True)
+        if a is not None and b is not None
+    )
+    noise = difference * other.share / (exact.share + other.share)
+    added = error * norm
+    return added / (noise + added) if noise else None

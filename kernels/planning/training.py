@@ -1,0 +1,149 @@
+"""A whole training in a budget: what it holds besides activations, and what its optimizer's step takes."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn, optim
+
+from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.making import line
+from actfit.kernels.memory.step import Living
+from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.names import OPTIMIZERS
+
+Optimizer: TypeAlias = str | optim.Optimizer
+KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD), strict=True))
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of a training besides those that forward and backward make.
+
+    Attributes
+    ----------
+    before
+        There before forward: weights, buffers, the batch, the optimizer's state, and gradients if batches add to them.
+    update
+        At the peak of the optimizer's step: all of these, gradients, and what the step works on.
+    name
+        Of the optimizer's class; "": nothing is counted.
+    """
+
+    before: int = 0
+    update: int = 0
+    name: str = ""
+
+    def over(self, peaks: Sequence[int]) -> tuple[int, ...]:
+        """The peaks of training, of those of forward and backward over what is there before."""
+        return (*(self.before + peak for peak in peaks), *([self.update] if self.name else []))
+
+
+def check_optimizer(optimizer: Any, budget: Any) -> None:
+    """Raise KernelError for what is no optimizer, and for one with a budget that is no whole number of bytes."""
+    if optimizer is None:
+        return
+    if optimizer not in OPTIMIZERS and not isinstance(optimizer, optim.Optimizer):
+        raise KernelError(
+            f"optimizer must be one of {', '.join(OPTIMIZERS)}, or a torch.optim.Optimizer, got {shown(optimizer)}"
+        )
+    if isinstance(budget, float):
+        raise KernelError(
+            f'budget must be bytes of a whole training with optimizer, as "80GB", got {budget}, a share; leave'
+            " optimizer out"
+        )
+
+
+def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: bool) -> Held:
+    """What training holds besides activations.
+
+    The optimizer's state and what its step works on are those of two steps of a copy of it on tensors without memory.
+
+    Parameters
+    ----------
+    model
+        The model; its parameters, and those of the optimizer besides, are the weights.
+    batch
+        Nested tensors.
+    optimizer
+        A name of `OPTIMIZERS`, of which torch's defaults are taken, or an optimizer, before its first step or after.
+    accumulates
+        Whether gradients of earlier batches are there.
+
+    Raises
+    ------
+    KernelError
+        For an optimizer of other parameters, and for one that has no state and does not run on tensors without memory.
+    """
+    check_optimizer(optimizer, None)
+    own = [weight for weight in model.parameters() if weight.requires_grad]
+    if not own:
+        raise KernelError("optimizer must be left out for a model without parameters that want a gradient")
+    if isinstance(optimizer, str):
+        optimizer = KINDS[optimizer](own)
+    while isinstance(inner := getattr(optimizer, "optimizer", None), optim.Optimizer):
+        optimizer = inner  # accelerate wraps it
+    ours = {id(weight) for weight in own}
+    others = [weight for weight in _weights(optimizer) if id(weight) not in ours]
+    if len(others) == len(_weights(optimizer)):
+        raise KernelError(
+            f"optimizer must have parameters of the model, got a {type(optimizer).__name__} of others; make it of"
+            " model.parameters()"
+        )
+    state, work = _of_step(optimizer)
+    there = _bytes([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
+    there += _bytes(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
+    gradients = _bytes(own)
+    return Held(there + accumulates * gradients, there + gradients + work, type(optimizer).__name__)
+
+
+def _of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
+    """Bytes of the optimizer's state, and of what a step makes besides."""
+    copied = _without_memory(optimizer)
+    try:
+        copied.step()
+        with Living() as living:
+            copied.step()
+    except Exception as error:  # of any kind, as the optimizer raises it
+        if state := _bytes(tensors(optimizer.state)):
+            return state, _bytes(_weights(optimizer))  # as of a step of many tensors at once
+        raise KernelError(
+            f"optimizer must run on tensors without memory, or have taken a step, got a {type(optimizer).__name__}:"
+            f" {line(error)}; give it after a step, or one of {', '.join(OPTIMIZERS)}"
+        ) from error
+    return _bytes(tensors(copied.state)), living.peak
+
+
+def _without_memory(optimizer: optim.Optimizer) -> optim.Optimizer:
+    """A copy with gradients; its tensors have no memory, but for single numbers, and it computes as on their device."""
+    weights = _weights(optimizer)
+    memo: dict[int, Any] = {id(x): _shape(x) for x in tensors(optimizer.state) if x.dim()}
+    for weight in weights:
+        memo[id(weight)] = like = nn.Parameter(_shape(weight), weight.requires_grad)
+        like.grad = _shape(weight) if weight.requires_grad else None
+    copied = copy.deepcopy(optimizer, memo)
+    on_gpu = all(weight.device.type == "cuda" for weight in weights)
+    for group in copied.param_groups:
+        if group.get("fused"):  # works in place, which "meta" has no kernels for: about as the loop over tensors
+            group.update(fused=False, foreach=False)
+        elif on_gpu and group.get("foreach", False) is None:  # torch's default there: many tensors at once
+            group["foreach"] = True
+        if "capturable" in group:
+            group["capturable"] = False
+    return copied
+
+
+def _weights(optimizer: optim.Optimizer) -> list[Tensor]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def _shape(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
+def _bytes(values: Iterable[Tensor]) -> int:
+    """Bytes of the storages of tensors, each once."""
+    sizes = {storage._cdata: storage.nbytes() for x in values for storage in storages(x)}
+    return sum(sizes.values())
