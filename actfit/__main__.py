@@ -1,6 +1,7 @@
 """actfit COMMAND …: all commands of the project by one name."""
 
 import argparse
+import os
 import runpy
 import sys
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ COMMANDS = {
     "check": ("coefficients", ("check",), "verify stored fits"),
     "emit": ("codegen", ("emit",), "write a Triton or PyTorch module of a function"),
     "inspect": ("codegen", ("inspect",), "compile a kernel without a GPU: instructions, registers"),
-    "memory": ("kernels.memory", (), "count what a model saves for backward, and plan a budget"),
+    "memory": ("kernels.memory", (), "count what a model saves for backward, plan a budget, see what fits a GPU"),
     "record": ("kernels.record", (), "sample what a model's activations are given"),
 }
 
@@ -26,6 +27,7 @@ def main() -> None:
     if name not in COMMANDS:
         _other(name)
     module, before, _ = COMMANDS[name]
+    sys.path.append(os.getcwd())  # for --model mymodel:build, as of `python -m`; last, so that it hides no library
     sys.argv[1:] = [*before, *words]
     runpy.run_module(f"actfit.{module}", run_name="__main__", alter_sys=True)
 

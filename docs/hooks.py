@@ -26,6 +26,8 @@ SOURCE = "source/"  # where pages of other files lie
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 COPY = TemporaryDirectory()  # of the code, until the process ends
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
+# In rows of tables: the space between a number and its unit, at which a narrow column would break.
+UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]?i?B|ms|µs|s|%)(?!\w))|(?<=<) (?=\d)")
 FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*$", re.MULTILINE | re.DOTALL)
 
 
@@ -61,7 +63,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to where the site has what they lead to in the repository."""
+    """Let links lead to where the site has what they lead to in the repository, and hold numbers and units together."""
     here, folder = _origin(page.file).parent, os.path.dirname(page.file.src_uri) or "."
 
     def moved(match: re.Match[str]) -> str:
@@ -69,7 +71,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri = _uri((here / unquote(target)).resolve())
         return match[0] if uri is None else f"{before}{os.path.relpath(uri, folder)}{anchor or ''}{after}"
 
-    return "".join(part if code else LINK.sub(moved, part) for part, code in _parts(markdown))
+    return "".join(part if code else _held(LINK.sub(moved, part)) for part, code in _parts(markdown))
+
+
+def _held(text: str) -> str:
+    return "\n".join(UNIT.sub("\xa0", line) if line.startswith("|") else line for line in text.split("\n"))
 
 
 def _origin(file: File) -> Path:

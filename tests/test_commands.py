@@ -1,5 +1,6 @@
 """Every command handles --help, --version and bad options before it imports its libraries."""
 
+import os
 import re
 import subprocess
 import sys
@@ -85,6 +86,23 @@ def test_options_are_read_before_libraries(module: str) -> None:
     assert said.startswith(message)
     assert said.count("\n") == 1
     assert imported & HEAVY == set()
+
+
+@pytest.mark.slow
+def test_a_module_in_the_folder_where_one_is_is_found(tmp_path: Path) -> None:
+    """By the command of a wheel, too, beside which Python looks for modules first."""
+    script, folder = tmp_path / "bin" / "actfit", tmp_path / "mine"
+    for path in (script.parent, folder):
+        path.mkdir()
+    script.write_text("import sys\nfrom actfit.__main__ import main\nsys.exit(main())\n")
+    (folder / "mymodel.py").write_text(
+        "import torch\ndef build(): return torch.nn.GELU(), torch.randn(4, requires_grad=True)"
+    )
+    call = [sys.executable, str(script), "memory", "--model", "mymodel:build"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": ""}
+    done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("mymodel:build (GELU)")
 
 
 def test_what_help_names_is_what_there_is() -> None:

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from actfit.coefficients.schema import CoefficientError
 from actfit.fitting.errors import InputError
-from actfit.fitting.fewbit.options import bits, budget, check, domain, max_error, parser
+from actfit.fitting.fewbit.options import bits, budget, check, domain, max_error, parser, widths
 
 if __name__ == "__main__":
     command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
@@ -24,6 +24,7 @@ from actfit.coefficients.functions import names
 from actfit.fitting import options as shared
 from actfit.fitting.activations import Activation
 from actfit.fitting.fewbit import document, recorded, report
+from actfit.fitting.fewbit.several import several
 from actfit.fitting.fewbit.solve import Fit, fit, fit_to_error
 from actfit.fitting.fewbit.sweep import shipped, sweep
 from actfit.fitting.joint.command import joint
@@ -44,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     weight = parse_weight("uniform" if options.weight is None else options.weight)
     if options.all:
         return _all(options, weight)
+    if (compared := widths(options)) is not None:
+        return several(options, compared, weight, print)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.

@@ -30,7 +30,9 @@ def parser() -> command.Parser:
     )
     shared.add_function(result, "every table that the project ships (or all functions at --bits)")
     method = result.add_argument_group("how")
-    method.add_argument("--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels")
+    method.add_argument(
+        "--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels; 1-{MAX_BITS} compares all, and stores none"
+    )
     method.add_argument(
         "--max-error", metavar="E", help="instead of --bits: the fewest bits whose squared error is at most E"
     )
@@ -64,7 +66,10 @@ def parser() -> command.Parser:
         "by then; the result depends on the machine, and is written by --out only",
     )
     shared.add_output(
-        result, FORMATS, "draw f', the steps and the error; with --joint, both errors against lambda (.png, .svg, .pdf)"
+        result,
+        FORMATS,
+        "draw f', the steps and the error; with --bits 1-8 the error against the bits, with --joint both errors"
+        " against lambda (.png, .svg, .pdf)",
     )
     shared.add_workers(result)
     return result
@@ -88,12 +93,22 @@ def check(options: argparse.Namespace) -> None:
     shared.check_workers(options)
     check_levels(options.levels)
     _check_joint(options)
-    if options.bits is not None:
+    if widths(options):
+        _check_several(options)
+    elif options.bits is not None:
         bits(options)
     domain(options)
     max_error(options)
     budget(options)
     shared.jobs(options.jobs)
+
+
+def _check_several(options: argparse.Namespace) -> None:
+    for name in ("all", "joint", "record", "out", "root"):
+        if getattr(options, name) not in (None, False):
+            raise InputError(f"--{name} goes with one number of bits, got {options.bits}")
+    if options.format != "table":
+        raise InputError(f"--format goes with one number of bits, got {options.bits}")
 
 
 def _check_record(options: argparse.Namespace) -> None:
@@ -127,6 +142,19 @@ def output_weight(options: argparse.Namespace) -> float:
     """λ from --lambda."""
     weight = shared.checked("lambda", options.output_weight, check_output_weight)
     return 1.0 if weight is None else weight
+
+
+def widths(options: argparse.Namespace) -> range | None:
+    """The bits of a --bits such as 1-8, which compares fits; None for one number."""
+    first, dash, last = (options.bits or "").partition("-")
+    if not (first and dash):
+        return None
+    ends = [shared.whole("bits", end, f" from 1 to {MAX_BITS}, or two as 1-{MAX_BITS}") for end in (first, last)]
+    for end in ends:
+        check_bits(end)
+    if ends[0] >= ends[1]:
+        raise InputError(f"bits must be two numbers, the smaller first, as 1-{MAX_BITS}, got {options.bits!r}")
+    return range(ends[0], ends[1] + 1)
 
 
 def bits(options: argparse.Namespace) -> int:

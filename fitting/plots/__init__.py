@@ -3,7 +3,7 @@
 from actfit.coefficients.pictures import FORMATS
 from actfit.fitting.plots.bits import bits_figure, overview_figure
 from actfit.fitting.plots.curves import error_figure
-from actfit.fitting.plots.fewbit import fewbit_figure
+from actfit.fitting.plots.fewbit import fewbit_figure, widths_figure
 from actfit.fitting.plots.files import check_path, save
 from actfit.fitting.plots.fronts import fronts_figure, root_figure
 from actfit.fitting.plots.invact import floor_figure, invact_figure
@@ -25,4 +25,5 @@ __all__ = [
     "overview_figure",
     "root_figure",
     "save",
+    "widths_figure",
 ]

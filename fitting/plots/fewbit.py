@@ -1,10 +1,13 @@
 """The picture of a few-bit table."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from actfit.fitting.activations.tape import Array
 from actfit.fitting.fewbit.solve import Fit
+from actfit.fitting.plots.axes import logarithmic, resolved
 
 POINTS = 4000
 UNSEEN = 0.01  # of the error, left out of the picture at each end
@@ -30,6 +33,25 @@ def fewbit_figure(fit: Fit) -> Figure:
     title = f"{name}: {levels} level{'s' * (levels > 1)}, ∫(f′−q)²w = {fit.error.l2_squared:.4g}"
     weight = "" if fit.weight.label == "uniform" else f", w = {fit.weight.label}"
     figure.suptitle(title + weight, fontsize="large", wrap=True)
+    return figure
+
+
+def widths_figure(fits: Sequence[Fit]) -> Figure:
+    """The squared error of one function's fits against their bits; one that float64 cannot tell from 0 is not drawn."""
+    first = fits[0]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    widths, errors = [fit.bits for fit in fits], np.array([fit.error.l2_squared for fit in fits])
+    axes.plot(widths, resolved(errors), "C0o-")
+    if logarithmic(axes, "no error"):
+        axes.set_xticks(widths)
+        axes.set_xlim(widths[0] - 0.4, widths[-1] + 0.4)
+        axes.grid(axis="y", color="0.92")
+    lo, hi = first.domain
+    axes.set_xlabel("bits kept for each element")
+    axes.set_ylabel(f"∫(f′−q)²w on [{lo:g}, {hi:g}]")
+    weight = "" if first.weight.label == "uniform" else f", w = {first.weight.label}"
+    figure.suptitle(f"{first.activation.name}′{weight}", fontsize="large", wrap=True)
     return figure
 
 

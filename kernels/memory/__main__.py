@@ -6,7 +6,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.options import check, parser, ways, whole
+from actfit.kernels.memory.options import WITH_GPU, check, parser, ways, whole
 
 if __name__ == "__main__":
     command.early("memory", lambda: check(parser().parse_args()), (KernelError,))
@@ -15,8 +15,8 @@ if __name__ == "__main__":
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,12 +26,13 @@ from actfit.coefficients import progress
 from actfit.kernels import private
 from actfit.kernels.graph.handle import Handle, compress
 from actfit.kernels.graph.ways.policies import method_of
-from actfit.kernels.memory import zoo
+from actfit.kernels.memory import gpu, zoo
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.planned import PlanAndFront, plan_for_budget
 from actfit.kernels.memory.saved import Saved, picture, size
 from actfit.kernels.memory.step import peak_bytes
+from actfit.kernels.memory.user_model import Built
 from actfit.kernels.planning.plan import Plan
 
 PEAK = (
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plot is not None:
         picture(plot)
     save = command.output_path("--save", options.save) if options.save is not None else None
+    if options.gpu is not None:
+        print(_card(options))
+        return command.GOOD
     options.accounting = options.accounting or ("cuda" if options.budget is None else "as-run")
     model, args, kwargs, results, planned = _measured(options)
     if save is not None and planned is not None:
@@ -82,22 +86,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.GOOD
 
 
+def _card(options: argparse.Namespace) -> str:
+    """What fits a GPU, as it is to be printed."""
+    options.optimizer = options.optimizer or WITH_GPU[0]
+    with _reported(options) as doing:
+        model, args, kwargs = _built(options)
+        fits = gpu.measure(options, model, args, kwargs, doing)
+    title = {name: value for name, value in _title(options, model, args, kwargs).items() if name != "accounting"}
+    if options.format == "json":
+        rows = [{**asdict(row), "fits": fits.fits(row)} for row in fits.rows]
+        return json.dumps({**title, "gpu": fits.gpu, "before": fits.before._asdict(), "results": rows}, indent=1)
+    return f"{_heading(title)}\n{fits}"
+
+
 def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
     """The model, its arguments, what it saves as it is and in each way, and the plan for a budget, if any."""
-    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
     real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
     planned: PlanAndFront | None = None
+    with _reported(options) as doing:
+        model, args, kwargs = _built(options, real)
+        if options.budget is not None:
+            planned = plan_for_budget(options, model, args, kwargs, doing)
+            options.peak = True
+        asked = ways(options) if planned is None else [{"plan": planned.plan}]
+        return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
+
+
+@contextmanager
+def _reported(options: argparse.Namespace) -> Iterator[Callable[[str], object]]:
+    """A function that shows what is being done; what a model raises becomes a KernelError."""
     try:
         with command.ended_by_interrupt(), progress.shown() as doing:
-            with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
-                model, args, kwargs = zoo.build(
-                    options.model, batch=batch, seq=seq, dtype=dtype, attention=options.attention, act=options.act
-                )
-            if options.budget is not None:
-                planned = plan_for_budget(options, model, args, kwargs, doing or (lambda text: None))
-                options.peak = True
-            asked = ways(options) if planned is None else [{"plan": planned.plan}]
-            return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
+            yield doing or (lambda text: None)
     except KernelError:
         raise
     except Exception as error:
@@ -105,6 +125,13 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
             f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
             f" {line(error)}; actfit.saved_bytes in Python runs it for real"
         ) from error
+
+
+def _built(options: argparse.Namespace, real: bool = False) -> Built:
+    """The model and its arguments, on fake tensors unless `real`."""
+    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
+    with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
+        return zoo.build(options.model, batch=batch, seq=seq, dtype=dtype, attention=options.attention, act=options.act)
 
 
 def _results(
@@ -146,12 +173,16 @@ def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any
     }
 
 
+def _heading(title: Mapping[str, Any]) -> str:
+    fed = ", ".join("×".join(map(str, shape)) for shape in title["inputs"].values())
+    return f"{title['model']} ({title['class']}), {title['dtype']}, input {fed}"
+
+
 def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan | None) -> str:
     stock, stock_peak = results[0].saved, results[0].peak
-    fed = ", ".join("×".join(map(str, shape)) for shape in title["inputs"].values())
     counted = "as CUDA keeps it" if title["accounting"] == "cuda" else "as this machine runs it"
     lines = [
-        f"{title['model']} ({title['class']}), {title['dtype']}, input {fed}; {counted}",
+        f"{_heading(title)}; {counted}",
         "",
         f"| | kept for backward | less by |{' peak of a step |' if stock_peak else ''}",
         f"|---|---:|---:|{'---:|' if stock_peak else ''}",

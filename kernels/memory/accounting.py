@@ -42,9 +42,9 @@ class CudaLike(TorchFunctionMode):
     """Computes dropout and attention by the operations that CUDA has for them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.multi_head_attention_forward:
+        if func in _CALLING:
             with self:  # which torch has left, though the function calls others
-                return _MULTI_HEAD(*args, **(kwargs or {}))
+                return _CALLING[func](*args, **(kwargs or {}))
         replacement = _OPERATIONS.get(func)
         return (replacement or func)(*args, **(kwargs or {}))
 
@@ -100,12 +100,16 @@ def _attention(
     return made[0]
 
 
-# The function itself, but without torch's question whether a mode takes its place.
-_MULTI_HEAD = FunctionType(
-    F.multi_head_attention_forward.__code__,
-    {**vars(F), "has_torch_function": lambda _: False},
-    argdefs=F.multi_head_attention_forward.__defaults__,
-)
+def _unasked(function: Any) -> FunctionType:
+    """The function itself, but without torch's question whether a mode takes its place."""
+    within = {**function.__globals__, "has_torch_function": lambda _: False}
+    return FunctionType(function.__code__, within, argdefs=function.__defaults__)
+
+
+# Functions that call others: backward runs the forward of a checkpoint again.
+_CALLING: dict[Any, Any] = {
+    function: _unasked(function) for function in (F.multi_head_attention_forward, torch.autograd.backward)
+}
 _OPERATIONS: dict[Any, Any] = {
     F.dropout: _dropout,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),

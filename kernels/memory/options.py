@@ -14,6 +14,8 @@ from actfit.kernels.planning.goals import GOALS
 PROG = "actfit memory"
 FORMATS = ("table", "json")
 DEFAULT_BITS = 4
+WITH_GPU = (*OPTIMIZERS, "adamw-fused", "none")  # values of --optimizer
+LEAST_GPU = 2**20  # bytes
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
 
@@ -23,6 +25,7 @@ def parser() -> command.Parser:
     _add_model(parser)
     _add_ways(parser)
     _add_planning(parser)
+    _add_gpu(parser)
     parser.add_argument(
         "--accounting",
         metavar="A",
@@ -86,13 +89,22 @@ def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--optimizer",
         metavar="O",
-        help=f"with --budget in bytes: of a whole training with {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}",
+        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also"
+        f" {', '.join(WITH_GPU[len(OPTIMIZERS) :])} (its default: {WITH_GPU[0]})",
     )
     parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
         "--save",
         metavar="FILE",
         help="write the plan, for compress(model, plan=FILE)",
+    )
+
+
+def _add_gpu(parser: command.Parser) -> None:
+    parser.add_argument(
+        "--gpu",
+        metavar="SIZE",
+        help="in place of these, whether training fits so much memory, as 24GiB, by each way, and the largest batch",
     )
 
 
@@ -108,6 +120,9 @@ def check(options: argparse.Namespace) -> None:
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
     ways(options)
+    if options.gpu is not None:
+        _check_gpu(options)
+        return
     if options.budget is not None:
         _check_planned(options)
         return
@@ -133,6 +148,23 @@ def _check_planned(options: argparse.Namespace) -> None:
             raise KernelError(f"{name} must be left out with --budget, which decides it, got {got!r}")
     if options.accounting == "cuda":
         raise KernelError("accounting must be as-run with --budget, whose plan counts so, got 'cuda'")
+
+
+def _check_gpu(options: argparse.Namespace) -> None:
+    """Raise KernelError for an invalid size of a GPU, and for options that exclude it."""
+    try:
+        given = check_budget(options.gpu)
+    except KernelError:
+        given = 0
+    if given < LEAST_GPU:  # 24 is forgotten units
+        raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
+    if options.optimizer not in (None, *WITH_GPU):
+        raise KernelError(f"optimizer must be one of {', '.join(WITH_GPU)}, got {options.optimizer!r}")
+    for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
+        if getattr(options, name) not in (None, False):
+            raise KernelError(
+                f"{name} must be left out with --gpu, which shows the usual ways; ask for it without --gpu"
+            )
 
 
 def ways(options: argparse.Namespace) -> list[dict[str, Any]]:

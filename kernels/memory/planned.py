@@ -40,17 +40,17 @@ def plan_for_budget(
     stand_in = None
     if options.model in zoo.names():
         progress("building a narrow copy")
-        stand_in = _narrow(options)
+        stand_in = narrow_copy(options)
     given = model, call_of(kwargs or args)
     task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled, optimizer=options.optimizer)
-    with nullcontext() if stand_in is None else _one_thread():
+    with nullcontext() if stand_in is None else one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "time")
         if options.plot is None:
             return PlanAndFront(plan, None)
         return PlanAndFront(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
 
 
-def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
+def narrow_copy(options: argparse.Namespace) -> tuple[nn.Module, Any]:
     """A copy to measure errors on, and its inputs.
 
     It has 32 bits or more, whatever the model's dtype: in 16 bits any change rounds the whole gradient differently, so
@@ -62,7 +62,7 @@ def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Runs on one thread: for tensors as small as those of a narrow copy, threads mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

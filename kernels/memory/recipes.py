@@ -54,7 +54,7 @@ class Recipe:
 # Rows of 128 elements are a whole group of codes, as those of the published models are whole groups.
 _SMALL = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
 _SMALL_TEXT = {**_SMALL, "vocab_size": 512}
-_SMALL_GPT = {"n_embd": 128, "n_head": 4, "vocab_size": 512}
+_SMALL_GPT = {"n_embd": 128, "n_head": 4, "vocab_size": 512, "bos_token_id": 0, "eos_token_id": 0}
 _SMALL_LLAMA = {**_SMALL_TEXT, "intermediate_size": 384, "head_dim": 32, "num_key_value_heads": 4}
 _SMALL_MISTRAL = {**_SMALL_TEXT, "head_dim": 32, "num_key_value_heads": 1}
 _SMALL_BLOG = {"width": 128}

@@ -16,6 +16,9 @@ Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 def user_model(name: str, dtype: torch.dtype | None) -> Built:
     module, _, attribute = name.partition(":")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").replace("/", ".")
+        raise KernelError(f"model must be module:function, as {dotted}:{attribute or 'build'}, got {name!r}")
     try:
         function = imported(module, attribute)
     except Exception as error:

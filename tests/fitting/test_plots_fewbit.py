@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from actfit.fitting.activations import get
 from actfit.fitting.errors import InputError
 from actfit.fitting.fewbit.solve import Fit, fit
-from actfit.fitting.plots import check_path, fewbit_figure, save
+from actfit.fitting.plots import check_path, fewbit_figure, save, widths_figure
 from tests.fitting.drawings import drawn
 
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -69,3 +69,15 @@ def test_a_picture_is_whole_or_not_there(gelu: Fit, tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         save(fewbit_figure(gelu), path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the one before"]
+
+
+def test_error_against_bits() -> None:
+    """relu2 has a kink and a slope; threshold's derivative has two values, which every table has."""
+    fits = [fit(get("relu2"), bits) for bits in (1, 2, 3)]
+    [axes] = widths_figure(fits).axes
+    bits, errors = drawn(axes)
+    assert bits.tolist() == [1, 2, 3]
+    assert errors.tolist() == [one.error.l2_squared for one in fits]
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "∫(f′−q)²w on [-10, 10]")
+    [without] = widths_figure([fit(get("threshold"), bits) for bits in (1, 2)]).axes
+    assert without.texts[0].get_text() == "no error"

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from actfit import KernelError
 from actfit.kernels.memory import peak_bytes, saved_bytes
+from actfit.kernels.planning.blocks import recomputing
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -66,3 +67,11 @@ def test_peaks_are_counted_as_cuda_s_too() -> None:
     assert peak_bytes(net, x) == 4 * x.nbytes
     with pytest.raises(KernelError, match="accounting must be one of as-run, cuda, got 'gpu'"):
         peak_bytes(net, x, accounting="gpu")
+
+
+def test_backward_of_a_checkpoint_counts_as_forward_did() -> None:
+    """It runs forward again, whose dropout must save the same mask: of one byte an element, not of four."""
+    block = nn.Sequential(nn.Linear(24, 24), nn.Dropout(0.1), nn.Linear(24, 24))
+    net, x = nn.Sequential(nn.Linear(24, 24), block), torch.randn(33, 24)
+    with recomputing(net, ["1"]):
+        assert peak_bytes(net, x, accounting="cuda") == peak_bytes(net, x) - 3 * x.numel()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fitting.commands import Command, stored
+from tests.fitting.commands import Command, files, stored
 
 
 def test_the_table(fewbit: Command) -> None:
@@ -87,3 +87,14 @@ def test_csv_holds_every_digit(fewbit: Command) -> None:
     assert [float(row["to"]) for row in table] == [*solution["borders"], 10.0]
     assert [int(row["code"]) for row in table] == solution["codes"]
     assert [float(row["level"]) for row in table] == [solution["levels"][code] for code in solution["codes"]]
+
+
+def test_several_bits_are_compared_and_none_is_stored(fewbit: Command) -> None:
+    status, out, err = fewbit("--expr", "x*sigmoid(3*x)", "--bits", "1-3", "--plot", "bits.svg", "--name", "sharp")
+    assert (status, err) == (0, "")
+    *lines, plot = out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["sharp", "1"], ["sharp", "2"], ["sharp", "3"]]
+    errors = [float(line.split()[3]) for line in lines]
+    assert errors == sorted(errors, reverse=True)
+    assert plot == "plot    wrote bits.svg"
+    assert files() == ["bits.svg"]

@@ -19,6 +19,17 @@ REFUSED: list[tuple[str, str]] = [
         ]
     ),
     *(
+        (f"--fn gelu --bits '{bits}' {words}", message)
+        for bits, words, message in [
+            ("1-9", "", "bits must be a whole number from 1 to 8, got 9"),
+            ("3-", "", "bits must be a whole number from 1 to 8, or two as 1-8, got ''"),
+            ("4-4", "", "bits must be two numbers, the smaller first, as 1-8, got '4-4'"),
+            ("1-8", "--out x.json", "--out goes with one number of bits, got 1-8"),
+            ("1-8", "--joint", "--joint goes with one number of bits, got 1-8"),
+            ("1-8", "--format csv", "--format goes with one number of bits, got 1-8"),
+        ]
+    ),
+    *(
         (f"--fn gelu --max-error {error}", f"max-error must be finite and at least 0, got {error}")
         for error in ("nan", "-1.0")
     ),
