@@ -132,9 +132,9 @@ def test_values_and_gradients_are_those_of_float64(name, place):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_parameter_that_is_subnormal(dtype, backend):
+def test_a_parameter_that_is_subnormal(dtype, device):
     x = torch.tensor([1.5, -1.5], dtype=dtype)
-    y, _ = both(x.to(backend), torch.ones_like(x).to(backend), "threshold", "forward-ad", (0.0, 1e-40))
+    y, _ = both(x.to(device), torch.ones_like(x).to(device), "threshold", "forward-ad", (0.0, 1e-40))
     assert y.tolist() == STOCK["threshold"](x, 0.0, 1e-40).tolist()
 
 

@@ -42,7 +42,7 @@ def full_width() -> Iterator[None]:
 
     If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
     """
-    replaced: dict[Any, Any] = {codes.encode: _encode, codes.decode: _decode}
+    replaced: dict[Any, Any] = {codes.encode: _encode, codes.encode_input: _encode, codes.decode: _decode}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splice, "operation", lambda function: replaced.get(function, function))
         yield

@@ -13,7 +13,7 @@ from tests.kernels.compression.graphs import compiled, error, gradients, partiti
 
 BITS = 8
 
-pytestmark = pytest.mark.usefixtures("small_and_seeded")
+pytestmark = [pytest.mark.usefixtures("small_and_seeded"), pytest.mark.slow]
 
 
 class Tied(nn.Module):
@@ -49,7 +49,6 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_dtypes_layouts_and_ties(case: str) -> None:
     model, x = CASES[case]()
@@ -65,7 +64,6 @@ def output_of(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return compiled(model, partitioner(bits=BITS), fullgraph=True)(x), list(model.parameters())
 
 
-@pytest.mark.slow
 def test_double_backward_is_refused() -> None:
     x = torch.randn(64, 32, requires_grad=True)
     (gradient,) = torch.autograd.grad(output_of(models.mlp(), x)[0].sum(), x, create_graph=True)
@@ -73,7 +71,6 @@ def test_double_backward_is_refused() -> None:
         gradient.sum().backward()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["output", "batch", "weight"])
 def test_changes_in_place_before_backward(changed: str) -> None:
     """What crosses whole raises, as in eager mode: what forward returns does."""
@@ -86,7 +83,6 @@ def test_changes_in_place_before_backward(changed: str) -> None:
         torch.autograd.grad(loss, weights)
 
 
-@pytest.mark.slow
 def test_without_gradients_nothing_is_coded() -> None:
     model, x, cut = models.mlp(), torch.randn(64, 32), partitioner()
     run = compiled(model, cut)
@@ -98,7 +94,6 @@ def test_without_gradients_nothing_is_coded() -> None:
     assert torch.equal(compiled(model.eval(), cut)(x), y)
 
 
-@pytest.mark.slow
 def test_an_order_that_is_computed_again_is_forwards() -> None:
     """The gradient of the bias uses the coded tensor only for its order, which 2 bits would change."""
 
@@ -117,7 +112,6 @@ def test_an_order_that_is_computed_again_is_forwards() -> None:
         torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.slow
 def test_several_backwards() -> None:
     y, weights = output_of(models.mlp(), torch.randn(64, 32))
     first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))

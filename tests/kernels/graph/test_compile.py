@@ -147,9 +147,7 @@ def test_what_may_do_more_than_compute_does_not_run_beside() -> None:
     x = joint.placeholder("x")
     own = joint.call_function(torch.ops.aten.exp.default, (x,))
     other = joint.call_function(torch.ops.actfit.decode_groups.default, (own,))
-    cut = Cut(
-        0, {}, {node: Groups(8, GroupLayout((0,), 1, 64, 0)) for node in (own, other)}, {own: "own", other: "other"}
-    )
+    cut = Cut(0, {}, {node: Groups(8, GroupLayout((0,), 64)) for node in (own, other)}, {own: "own", other: "other"})
     graph, watched = fx.GraphModule({}, joint), watch.Watch({})
     watched.of_compiled(graph, cut, "nearest")
     assert [part.site for part in graph.meta[watch.BESIDE]] == ["own"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from actfit import Handle, compress
 from actfit.kernels.activation import activation
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.ways.policies import POLICIES
+from actfit.kernels.graph.ways import policies
 from tests.kernels.graph.nets import WIDTH, assert_same, batch
 
 ROWS, HIDDEN = 96, 2 * WIDTH
@@ -93,7 +93,7 @@ class Halves(Mlp):
 
 def single(name: str, policy: str) -> Callable[[Tensor], Tensor]:
     """The function of `actfit.functional` that saves as the policy says."""
-    method, bits = POLICIES[policy].method, POLICIES[policy].bits
+    method, bits = policies.POLICIES[policy].method, policies.POLICIES[policy].bits
     return lambda x: activation(name, x, method=method, bits=bits)
 
 
@@ -127,11 +127,11 @@ def test_gradients_are_those_of_the_single_layer(formula: str, policy: str) -> N
     handle = compress(ours, policy=policy)
     assert torch.equal(train(ours), result)
     assert not handle.refused
-    assert f"{name} by {POLICIES[policy].method}" in str(handle)
+    assert f"{name} by {policies.POLICIES[policy].method}" in str(handle)
     assert_same(ours, layer)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", policies.POLICIES)
 def test_all_policies_in_bfloat16(policy: str) -> None:
     layer, ours = Mlp(single("gelu", policy), torch.bfloat16), Mlp(F.gelu, torch.bfloat16)
     train(layer, batch().bfloat16())

@@ -165,7 +165,7 @@ def test_what_is_watched_is_the_error_of_what_backward_gets(of_roots: bool, monk
     """Whole or in pieces, the last of which is ragged, of a tensor that lies in memory in another order."""
     x, order = torch.rand(3, 67, 60).mT, (0, 2, 1)
     code = planes, low, step = codes.encode(x, order, 64, 3, False, of_roots, False)
-    got = codes.decode(planes, low, step, x.shape, order, 64, x.dtype, of_roots)
+    got = codes.decode(planes, low, step, None, x.shape, order, 64, x.dtype, of_roots)
     for piece in (watch.PIECE, 1 << 11):
         monkeypatch.setattr(watch, "PIECE", piece)
         watched = watch.Watch({"a": 1.0})
