@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from actfit.kernels import private
 
@@ -50,6 +50,12 @@ def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx
     for placeholder in gone:
         placeholder.graph.erase_node(placeholder)
     return {node: placeholder for node, placeholder in pairs.items() if placeholder not in gone}
+
+
+def tensors_of(node: fx.Node) -> list[Tensor]:
+    """The results of a node that are tensors; fake ones."""
+    value = node.meta.get("val")
+    return [x for x in (value if isinstance(value, list | tuple) else [value]) if isinstance(x, Tensor)]
 
 
 def is_product(node: fx.Node) -> bool:
@@ -99,6 +105,6 @@ def call(graph: fx.Graph, operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
 
 
 def origin(node: fx.Node) -> dict[str, Any]:
-    """Metadata that says where a node comes from, and among which saved tensors it counts."""
-    names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
+    """Metadata that says where a node comes from."""
+    names = ("nn_module_stack", "stack_trace", "partitioner_tag")
     return {name: node.meta[name] for name in names if name in node.meta}

@@ -61,7 +61,7 @@ def _known() -> Any:
 def _uniform(x: Tensor) -> Tensor:
     """Numbers from [0, 1), drawn apart from PyTorch's own, of which dropout gets the same as without codes."""
     if is_fake(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):  # a CUDA graph knows no others
-        return torch.rand(x.shape, dtype=torch.float32, device=x.device)
+        return torch.rand_like(x, dtype=torch.float32)
     return torch.rand(x.shape, dtype=torch.float32, device=x.device, generator=drawing(x.device, torch.initial_seed()))
 
 

@@ -13,7 +13,7 @@ DROPOUT = aten.native_dropout.default
 
 def with_eager_dropout(forward: fx.Graph, backward: fx.Graph) -> None:
     """Let dropout on a CPU scale as eager does there: by the quotient of 1 and 1 - p in the tensor's own dtype."""
-    for node in forward.find_nodes(op="call_function", target=aten.native_dropout.default):
+    for node in forward.find_nodes(op="call_function", target=DROPOUT):
         x, p, train = node.args
         value: Tensor = x.meta["val"]
         if value.device.type == "cpu" and train and 0 < p < 1:
@@ -61,11 +61,9 @@ def mask_of(dropped: fx.Node) -> fx.Node:
 def dropped_again(graph: fx.Graph, dropped: fx.Node, x: fx.Node, mask: fx.Node) -> fx.Node:
     """What dropout gives, from its mask."""
     value, p = dropped.meta["val"], dropped.args[0].args[1]
-    scale = _scale(1 - p, value.dtype) if value.device.type == "cpu" else 1 / (1 - p)
-    made = graph.call_function(_by_mask, (x, mask, scale))
-    made.meta = dict(dropped.meta)
-    return made
-
-
-def _by_mask(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return x.mul(mask).mul_(scale)
+    # A GPU's kernel scales in float32, whatever the tensor is.
+    dtype = value.dtype if value.device.type == "cpu" else torch.promote_types(value.dtype, torch.float32)
+    kept = graph.call_function(aten.mul.Tensor, (x, mask))
+    scaled = graph.call_function(aten.mul.Tensor, (kept, _scale(1 - p, dtype)))
+    kept.meta, scaled.meta = dict(dropped.meta), dict(dropped.meta)
+    return scaled

@@ -154,7 +154,6 @@ def compress(
     inputs, loss, targets
         With bits or a plan: the error of the gradient of two samples is measured, and a warning names the tensors that
         make it more than three times what is predicted.
-
     optimizer
         With `fit`: one of torch, or its name, as "adamw"; the budget is then of a whole training.
 

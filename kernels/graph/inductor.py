@@ -33,7 +33,7 @@ def options(bits: int | None = None, *, rounding: str | None = None) -> dict[str
     bits
         Of each element, 2 to 8, by default 4; minimum and step of each group of 64 add half a bit per element.
     rounding
-        "nearest", the default, or "stochastic", which is unbiased; PyTorch's random state seeds it.
+        "nearest", the default, or "stochastic", which is unbiased, and repeats in a new process by torch.manual_seed.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from actfit.kernels.compression.crossing import Graph, crossings
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import hint, layout_of
-from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product
+from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product, tensors_of
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import cut_again, run_again
 from actfit.kernels.graph.changed import changed_inputs, save_copies
@@ -96,16 +96,21 @@ class Partitioner:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward graph."""
         outputs = options["num_fwd_outputs"]
+        for node in joint.graph.nodes:  # of the last saved tensors PyTorch would not check whether they were changed
+            node.meta.pop("saved_tensor_with_no_vc_check", None)
         if self.way is not None:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         changed = changed_inputs(joint.graph)
-        divide = inductor.partition if self.compiles else partial(private.recompute_all_but, is_dear)
+        dear = is_dear_or_counts if self.again and self.method is not None else is_dear
+        divide = inductor.partition if self.compiles else partial(private.recompute_all_but, dear)
+        if self.compiles:
+            private.save_all([node for node in joint.graph.nodes if dear(node) and not is_dear(node)])
         forward, backward = divide(joint, inputs, **options)
         # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
         within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
         static = frozenset(within or options.get("static_lifetime_input_indices") or ())
         if self.again:
-            run_again(forward, backward, outputs, is_dear)
+            run_again(forward, backward, outputs, dear)
         without_running_statistics(forward.graph, backward.graph, outputs)
         save_copies(forward.graph, backward.graph, outputs, changed)
         if self.method is None:
@@ -162,6 +167,15 @@ def is_dear(node: fx.Node) -> bool:
     if node.target is aten.embedding.default and not _is_table(arguments_of(node)["weight"]):
         return True
     return is_drawn(node) or node.target.overloadpacket in DEAR
+
+
+def is_dear_or_counts(node: fx.Node) -> bool:
+    """As `is_dear`; or whether it makes integers of other numbers: from decoded ones they would be others, far off."""
+    if is_dear(node) or node.op != "call_function":
+        return is_dear(node)
+    made = tensors_of(node)
+    counts = any(not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool) for x in made)
+    return counts and any(x.is_floating_point() for given in node.all_input_nodes for x in tensors_of(given))
 
 
 def _is_table(node: fx.Node) -> bool:

@@ -142,11 +142,7 @@ def recompute_all_but(
     dear: Callable[[fx.Node], bool], joint: fx.GraphModule, inputs: Sequence[object], **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """PyTorch's partition of least bytes, where backward may compute again all but dear operations."""
-    for node in joint.graph.nodes:
-        if dear(node):
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            for result in node.users:  # of several, tagged by a checkpoint that the user wrote
-                result.meta.pop("recompute", None)
+    save_all([node for node in joint.graph.nodes if dear(node)])
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default):
         # By position, a table makes PyTorch take this for a reduction, whose small result is worth saving.
         weight, *others = node.args
@@ -163,6 +159,14 @@ def recompute_all_but(
     with _patched(private.functorch_config, values):
         forward, backward = private.min_cut(joint, inputs, **options)
     return forward, backward
+
+
+def save_all(nodes: Iterable[fx.Node]) -> None:
+    """Let PyTorch's partitions save the results of these nodes of a joint graph, if backward reads them."""
+    for node in nodes:
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        for result in node.users:  # of several, tagged by a checkpoint that the user wrote
+            result.meta.pop("recompute", None)
 
 
 def failed_to_capture(error: Exception) -> bool:

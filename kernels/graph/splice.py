@@ -5,16 +5,13 @@ from functools import partial
 from operator import getitem
 from typing import Any
 
-import torch
 from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Bits, FixedRange, Groups
 from actfit.kernels.compression.nodes import origin
 from actfit.kernels.compression.order import reorder
-from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.graph.codes import (
-    carrier,
     decode,
     decode_normalized,
     encode,
@@ -85,28 +82,13 @@ def _sent(
     """Encode a node; the results that cross."""
     with graph.inserting_before(after_last_use(node)):
         made = graph.call_function(called(function), (node, *options))
-        results = _fake(function, node.meta["val"], options)
+        known = [given.meta["val"] if isinstance(given, fx.Node) else given for given in options]
+        results = (encode if function is encode_input else function)(node.meta["val"], *known)
         sent = [graph.call_function(getitem, (made, place)) for place in range(len(results))]
     made.meta = {**origin(node), "val": results}
     for node_of_result, result in zip(sent, results, strict=True):
         node_of_result.meta = {**origin(node), "val": result}
     return sent
-
-
-def _fake(function: Callable[..., Any], value: Tensor, options: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The results' metadata: sizes and types, on fake tensors."""
-    count = value.numel()
-    planes = plane_bytes(count)
-    sized = carrier(value, options[-1])
-    if function is pack:
-        return value.new_empty(planes, dtype=torch.uint8), *sized
-    if function is encode_normalized:
-        norm, _, bits, _ = options
-        ends = [norm.meta["val"][1].new_empty(value.shape[1]) for _ in range(2)]
-        return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *sized
-    _, group, bits, *_ = options
-    ends = [value.new_empty((count + group - 1) // group, dtype=torch.bfloat16) for _ in range(2)]
-    return value.new_empty((bits, planes), dtype=torch.uint8), *ends, *sized
 
 
 def _received(graph: fx.Graph, placeholder: fx.Node, sent: list[fx.Node]) -> list[fx.Node]:

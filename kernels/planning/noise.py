@@ -32,8 +32,13 @@ def exact_of(gradient: Sequence[Tensor | None], share: float) -> Exact:
     """Elements of a gradient of the samples that are such a share of the batch."""
     parts: list[tuple[Tensor, float] | None] = []
     for whole in gradient:
-        few = None if whole is None else whole.reshape(-1)[:: -(-whole.numel() // ELEMENTS)].double().cpu()
-        parts.append(None if few is None or whole is None else (few, whole.numel() / max(len(few), 1)))
+        if whole is None:
+            parts.append(None)
+            continue
+        dense = whole.to_dense() if whole.is_sparse else whole
+        # An odd step, as of a power of two all elements would be of a few columns.
+        few = dense.reshape(-1)[:: -(-dense.numel() // ELEMENTS) | 1].double().cpu()
+        parts.append((few, dense.numel() / max(len(few), 1)))
     return Exact(parts, share)
 
 

@@ -1,11 +1,13 @@
 """Blocks whose backward pass runs forward again: exact, from what they are given, and only as far as it must."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -47,6 +49,37 @@ class Attending(nn.Module):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads).reshape(x.shape)
 
 
+class Stashing(torch.autograd.Function):
+    """Keeps its input on the context; PyTorch does not check whether that is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.x = x
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * ctx.x.cos()
+
+
+class Stash(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Stashing.apply(x)
+        return y
+
+
+class Routing(nn.Module):
+    """Doubles one number of each row, which others decide; the gradient depends on nothing but which one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.gate(x).argmax(-1)
+        return x + nn.functional.one_hot(chosen, WIDTH) * x
+
+
 def linear() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
 
@@ -59,6 +92,8 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "moving average": lambda: nn.Sequential(linear(), Averaging(), nn.GELU(), linear()),
     "spectral norm": lambda: nn.Sequential(spectral_norm(linear()), nn.GELU(), linear()),
     "attention": lambda: nn.Sequential(linear(), Attending(), linear()),
+    "stash": lambda: nn.Sequential(Stash(), linear(), nn.GELU(), linear()),
+    "routing": Routing,
     "in place": lambda: nn.Sequential(nn.ReLU(inplace=True), linear(), nn.GELU(), linear()),
 }
 
@@ -138,3 +173,37 @@ def test_the_last_product_runs_once() -> None:
         with torch.profiler.profile() as profile:
             loss.backward()
     assert sum(event.count for event in profile.key_averages() if event.key == "aten::addmm") == BLOCKS
+
+
+@pytest.mark.parametrize("runs_again", [False, True])
+def test_weights_that_are_changed_before_backward_are_refused(runs_again: bool) -> None:
+    """As by stock; beside a tensor that PyTorch does not check, the check of another was lost."""
+    model, x = net("stash"), torch.randn(256, WIDTH)
+    with again(model) if runs_again else nullcontext(compress(model)):
+        loss = model(x).square().mean()
+        with torch.no_grad():
+            model.blocks[0][-1].weight.mul_(2)  # type: ignore[index,union-attr]
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_indices_are_those_of_forward() -> None:
+    """From a decoded input, some would be others."""
+    model, x = net("routing"), torch.randn(256, WIDTH)
+    expected = after_two_steps(deepcopy(model), x)
+    with again(model, bits=4):
+        assert all(map(torch.equal, after_two_steps(model, x), expected))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a compiler
+def test_compiled_dropout() -> None:
+    """By the random numbers of eager mode."""
+    model, x = net("dropout"), torch.randn(256, WIDTH)
+    expected = after_two_steps(deepcopy(model), x)
+    names = frozenset(f"blocks.{place}" for place in range(BLOCKS))
+    captured = install(model, Engine(None, names, compiles=True))
+    with inductor_config.patch(fallback_random=True):
+        for got, exact in zip(after_two_steps(model, x), expected, strict=True):
+            torch.testing.assert_close(got, exact)
+    removed(captured)

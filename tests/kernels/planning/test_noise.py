@@ -52,6 +52,18 @@ def test_large_weights_count_by_some_of_their_elements() -> None:
     assert len(part[0]) * part[1] == pytest.approx(len(whole))
 
 
+def test_weights_of_any_kind_count() -> None:
+    """Empty ones, those with sparse gradients, and each column of a square one."""
+    indices, values = torch.tensor([[1, 3]]), torch.ones(2, 4)
+    square = torch.zeros(1 << 7, 1 << 7)
+    square[:, 1] = 1.0
+    parts = exact_of(
+        [torch.zeros(0, 4), torch.sparse_coo_tensor(indices, values, (5, 4), check_invariants=True), square], 0.5
+    ).parts
+    sums = [float(part[0].sum()) * part[1] for part in parts if part is not None]
+    assert sums == pytest.approx([0.0, 8.0, 1 << 7], rel=0.1)  # some of 16,384 elements were taken, evenly
+
+
 @pytest.mark.slow
 def test_a_plan_says_what_its_error_does() -> None:
     """Beside the error and the noise of whole batches: "about" promises a factor of 2, as few samples can tell."""
