@@ -16,9 +16,8 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.handle import compress
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.card import CHECKPOINT, EXACT, NO_LOSS, PEAK, PLAN, PLANNED, STOCK, TIME, Before, Card, Row
-from actfit.kernels.memory.isolated import on_fakes
 from actfit.kernels.memory.planned import narrow_copy, one_thread
-from actfit.kernels.memory.step import Living, peak_bytes
+from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from actfit.kernels.planning.budget import check
@@ -26,7 +25,7 @@ from actfit.kernels.planning.make import task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.prices import Parts, usual
-from actfit.kernels.planning.training import KINDS
+from actfit.kernels.planning.training import KINDS, of_step
 
 TRIES = 5  # batches that are measured beside the given one and twice as many; the models tried needed one
 OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
@@ -94,23 +93,13 @@ def _compressed(model: nn.Module, **how: Any) -> Iterator[None]:
 
 
 def before_step(model: nn.Module, optimizer: str) -> Before:
-    """What a step finds: PyTorch's optimizer runs on fake tensors, as on CUDA for all weights at once."""
+    """What a step finds; PyTorch's optimizer is taken to work as on CUDA, on all weights at once."""
     weights = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = sum(weight.nbytes for weight in trained)
     if optimizer not in OPTIMIZERS or not trained:
         return Before(weights, gradients, 0, 0)
-    with on_fakes(model) as (copied,), Living() as living:
-        ours = [weight for weight in copied.parameters() if weight.requires_grad]
-        for weight in ours:
-            weight.grad = torch.zeros_like(weight)
-        begun = living.now
-        step = OPTIMIZERS[optimizer](ours, lr=1e-3)
-        step.step()
-        state = living.now - begun
-        before = Before(weights, gradients, state, living.peak - living.now)
-        del ours, step, weight
-    return before
+    return Before(weights, gradients, *of_step(OPTIMIZERS[optimizer](trained, lr=1e-3)))
 
 
 def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int, int | None]:

@@ -92,14 +92,14 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
             f"optimizer must have parameters of the model, got a {type(optimizer).__name__} of others; make it of"
             " model.parameters()"
         )
-    state, work = _of_step(optimizer)
+    state, work = of_step(optimizer)
     there = _bytes([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
     there += _bytes(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
     gradients = _bytes(own)
     return Held(there + accumulates * gradients, there + gradients + work, type(optimizer).__name__)
 
 
-def _of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
+def of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
     """Bytes of the optimizer's state, and of what a step makes besides."""
     copied = _without_memory(optimizer)
     try:
@@ -113,7 +113,8 @@ def _of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
             f"optimizer must run on tensors without memory, or have taken a step, got a {type(optimizer).__name__}:"
             f" {line(error)}; give it after a step, or one of {', '.join(OPTIMIZERS)}"
         ) from error
-    return _bytes(tensors(copied.state)), living.peak
+    in_place = all(group.get("fused") for group in optimizer.param_groups)
+    return _bytes(tensors(copied.state)), 0 if in_place else living.peak
 
 
 def _without_memory(optimizer: optim.Optimizer) -> optim.Optimizer:
@@ -126,7 +127,7 @@ def _without_memory(optimizer: optim.Optimizer) -> optim.Optimizer:
     copied = copy.deepcopy(optimizer, memo)
     on_gpu = all(weight.device.type == "cuda" for weight in weights)
     for group in copied.param_groups:
-        if group.get("fused"):  # works in place, which "meta" has no kernels for: about as the loop over tensors
+        if group.get("fused"):  # works in place, which "meta" has no kernels for
             group.update(fused=False, foreach=False)
         elif on_gpu and group.get("foreach", False) is None:  # torch's default there: many tensors at once
             group["foreach"] = True
