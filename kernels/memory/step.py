@@ -144,10 +144,21 @@ def run_step(
     except KernelError:
         raise
     except Exception as error:  # of any kind, as the model raises it
-        raise KernelError(f"model must run forward and backward on fake tensors, got {line(error)}") from error
+        raise KernelError(
+            f"model must run forward and backward on fake tensors, got {line(error)}; {_way_out(error)}"
+        ) from error
     finally:
         torch.clear_autocast_cache()
         forget_fakes(lambda: living.now > 0)
+
+
+def _way_out(error: Exception) -> str:
+    if type(error).__name__ == "DataDependentOutputException":
+        return (
+            "these have no numbers for forward to decide by: say what it looks up, as tgt_is_causal=True beside a mask"
+            " of nn.Transformer"
+        )
+    return "check that it runs with these inputs, loss and targets"
 
 
 def _step(

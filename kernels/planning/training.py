@@ -89,7 +89,7 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     others = [weight for weight in _weights(optimizer) if id(weight) not in ours]
     if len(others) == len(_weights(optimizer)):
         raise KernelError(
-            f"optimizer must have parameters of the model, got a {type(optimizer).__name__} of others; make it of"
+            f"optimizer must have parameters of the model, got {type(optimizer).__name__} of others; make it of"
             " model.parameters()"
         )
     state, work = of_step(optimizer)

@@ -83,3 +83,12 @@ def test_attention_is_counted_forward_and_backward(groups):
     with living:
         F.scaled_dot_product_attention(q, k, v, enable_gqa=groups > 1, is_causal=True).sum().backward()
     assert living.operations == 7 * 2 * 2 * 4 * 64 * 64 * 16
+
+
+def test_a_mask_that_forward_looks_into() -> None:
+    """PyTorch compares it with a causal one, unless it is told."""
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+    x, mask = torch.randn(2, 4, 16), nn.Transformer.generate_square_subsequent_mask(4)
+    with pytest.raises(KernelError, match="say what it looks up, as tgt_is_causal=True beside a mask"):
+        peak_bytes(model, x, x, tgt_mask=mask)
+    assert peak_bytes(model, x, x, tgt_mask=mask, tgt_is_causal=True) > 0

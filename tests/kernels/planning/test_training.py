@@ -161,7 +161,7 @@ class OnNumbers(optim.Optimizer):
             {"optimizer": "adamw", "fit": "800KB"},
             r"budget must be at least 873.. KiB, got 781.2 KiB: weights, gradients, .*AdamW",
         ),
-        ({"optimizer": adamw(mlp()[0])}, "optimizer must have parameters of the model, got a AdamW of others"),
+        ({"optimizer": adamw(mlp()[0])}, "optimizer must have parameters of the model, got AdamW of others"),
         (
             {"optimizer": OnNumbers},
             "optimizer must run on tensors without memory, or have taken a step, got a OnNumbers",
