@@ -54,10 +54,17 @@ def plan_of(
         warnings.warn(message, stacklevel=stack_level)
         return _unneeded(task, budget, goal, outcome)
     best, limit = outcome
+    is_coarse = goal == "time" and max_gradient_error is None and not best.time
     goal = "time" if best.time else "error"
     uniform = widest(best.step, limit) if best.codes else {}
     measured = _measured(task, best, uniform, goal) if best.codes else _Measured(best)
     measured.verdict.tell(strict, stack_level)
+    if is_coarse:
+        warnings.warn(
+            f"budget must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err by"
+            f' {measured.errors.measured:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is',
+            stacklevel=stack_level,
+        )
     if isinstance(max_gradient_error, float) and measured.errors.measured > max_gradient_error:
         warnings.warn(
             f"max_gradient_error must be at least {measured.errors.measured:.3g} for this budget on other samples, got"

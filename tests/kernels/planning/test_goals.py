@@ -1,6 +1,7 @@
 """Plans with as few elements in codes as possible."""
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -104,3 +105,14 @@ def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(monkeypatch: py
 def test_a_goal_that_is_none() -> None:
     with pytest.raises(KernelError, match="goal must be one of time, error, got 'speed'"):
         make_plan(*text(1), 0.4, goal="speed")  # type: ignore[arg-type]
+
+
+def test_a_budget_that_only_larger_errors_meet_is_warned_of() -> None:
+    """In float32, by default, gradients are exact; one that is not is told, and the same on request is not."""
+    model, inputs = text(1)
+    with pytest.warns(UserWarning, match=r"budget must be larger for gradients as exact .*, got 0.1: they err by"):
+        plan = make_plan(model, inputs, 0.1)
+    assert plan.errors.measured > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_plan(model, inputs, 0.1, goal="error")
