@@ -170,12 +170,15 @@ _SCHEMAS = {
 }
 
 
-@cache
+# When this is imported: code from Inductor's cache calls them in a process that cuts no graph.
+for _function, _schema in _SCHEMAS.items():
+    _name = f"actfit::{_function.__name__}"
+    torch.library.define(_name, _schema, tags=ops.STRIDES)
+    torch.library.impl(_name, "CompositeExplicitAutograd", _function)
+    torch.library.register_fake(_name, encode if _function is encode_input else _function)
+
+
 def operation(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as an operation of PyTorch, which is registered when it is first needed."""
-    name = function.__name__
-    torch.library.define(f"actfit::{name}", _SCHEMAS[function], tags=ops.STRIDES)
-    torch.library.impl(f"actfit::{name}", "CompositeExplicitAutograd", function)
-    torch.library.register_fake(f"actfit::{name}", encode if function is encode_input else function)
-    operation: Callable[..., Any] = getattr(torch.ops.actfit, name).default
-    return operation
+    """A function as an operation of PyTorch."""
+    made: Callable[..., Any] = getattr(torch.ops.actfit, function.__name__).default
+    return made

@@ -89,7 +89,8 @@ def test_a_tensor_that_blocks_share_is_there_once(whole: list[str]) -> None:
     step = observe(model, inputs)
     assert {MEMORY[0], *MEMORY} <= {site.name for site in step.sites}
     bits: dict[str, int | None] = dict.fromkeys(whole)
-    install(model, Engine(Planned(OBSERVED, "nearest", bits)))
+    watched = {site.name: 1.0 for site in step.sites}  # as of a plan: blocks share no codes
+    install(model, Engine(Planned(OBSERVED, "nearest", bits), planned=watched))
     assert saved_bytes(model, *inputs).total == step.kept_with(bits)
 
     def loss() -> Tensor:
