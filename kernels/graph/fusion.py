@@ -134,4 +134,5 @@ def _written(
 
 def _overwritten(into: Tensor, *read: Any) -> Tensor:
     """The result of a loop that writes it in place of a tensor that it reads."""
+    torch.autograd.graph.increment_version(into)  # it is another tensor now
     return into.as_strided(into.shape, into.stride())

@@ -146,7 +146,7 @@ class History(Living):
         key = len(self._site)
         self._site[key] = name, x.numel() * x.itemsize, planes.nbytes // bits, sum(part.nbytes for part in rest)
         storage = self._known[x.untyped_storage()._cdata]
-        self._tensors[key] = storage, x.storage_offset(), x.shape, x.stride(), x.dtype
+        self._tensors[key] = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
         self._lives[key], self._decoded[key] = [self.event(), -1], []
         address = planes.untyped_storage()._cdata
         self._by_planes[address] = key

@@ -42,7 +42,7 @@ def by_fsdp(options: dict[str, Any] | None, mesh: Any) -> Any:
     fully_shard(model, mesh=mesh)
     callback = callback_of(options)
     event = (
-        SimpleNamespace(torch_compile=False, n_gpu=0, output_dir=sys.argv[2]),
+        SimpleNamespace(torch_compile=False, n_gpu=0, gradient_accumulation_steps=1, output_dir=sys.argv[2]),
         SimpleNamespace(global_step=0, is_world_process_zero=True),
         None,
     )

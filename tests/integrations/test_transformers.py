@@ -145,7 +145,9 @@ def test_the_way_out_of_compiling(tmp_path: Path) -> None:
 def test_what_was_not_tried_is_refused(settings: dict[str, Any], message: str) -> None:
     from types import SimpleNamespace
 
-    arguments = SimpleNamespace(**{"torch_compile": False, "deepspeed": None, "n_gpu": 1} | settings)
+    arguments = SimpleNamespace(
+        **{"torch_compile": False, "deepspeed": None, "n_gpu": 1, "gradient_accumulation_steps": 1} | settings
+    )
     with pytest.raises(KernelError, match=message):
         ActfitCallback().on_init_end(arguments, None, None)
 
