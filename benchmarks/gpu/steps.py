@@ -77,7 +77,7 @@ GROUPS = {
         ("kernels/test_properties.py", "kernels/test_codes.py", "kernels/test_torch_ops.py"),
         kernels=250,
         besides=50,
-        dry=("kernels/test_codes.py", "-k", "packed_and_unpacked"),
+        dry=("kernels/test_codes.py", "-k", "offsets_of_64_bits"),
     ),
     "elementwise": Group(
         tuple(f"kernels/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
