@@ -103,10 +103,15 @@ def cut_of(
             form_by_node[node] = Whole("backward rounds it, or computes an index")
         elif isinstance(form, Groups) and pairs[node] not in fine:
             sites[node] = names[node]
-            at = method.at(names[node])
-            form_by_node[node] = Whole("the plan keeps it") if at is None else replace(form, bits=at.bits)
+            form_by_node[node] = by_method(form, method, names[node])
     recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
     return Cut(outputs, pairs, form_by_node | recomputed, sites)
+
+
+def by_method(form: Groups, method: EveryTensor, site: str) -> Form:
+    """The form of a tensor that may have codes, as a method says for its site."""
+    at = method.at(site)
+    return Whole("the plan keeps it") if at is None else replace(form, bits=at.bits)
 
 
 def site_names(graph: fx.Graph) -> dict[fx.Node, str]:

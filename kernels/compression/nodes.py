@@ -1,6 +1,7 @@
 """The nodes of a graph: their properties, and how a traced function adds more."""
 
 import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -39,6 +40,26 @@ def cone(*ends: object) -> set[fx.Node]:
             nodes.add(node)
             todo += node.all_input_nodes
     return nodes
+
+
+def walk_back(
+    ends: Iterable[fx.Node],
+    is_source: Callable[[fx.Node], bool],
+    given_to: Callable[[fx.Node], list[fx.Node]] = lambda node: node.all_input_nodes,
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The sources that nodes are made of, and what is computed on the way, the ends too; in the order of the graph.
+
+    given_to: what a node is computed from.
+    """
+    sources, inside, todo = set[fx.Node](), set[fx.Node](), list(ends)
+    while todo:
+        node = todo.pop()
+        if is_source(node):
+            sources.add(node)
+        elif node not in inside:
+            inside.add(node)
+            todo += given_to(node)
+    return sorted(sources), sorted(inside)
 
 
 def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx.Node, fx.Node]:

@@ -4,14 +4,13 @@ That is part of the backward graph, so forward runs again only up to what backwa
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
-from actfit.kernels.compression.cut import Cut, inputs_without_gradient, pairs_of
+from actfit.kernels.compression.cut import Cut, by_method, inputs_without_gradient, pairs_of
 from actfit.kernels.compression.forms import MAX_BITS, Form, Groups, Whole, form_of
-from actfit.kernels.compression.nodes import is_drawn, is_product
+from actfit.kernels.compression.nodes import is_drawn, is_product, walk_back
 from actfit.kernels.graph.dropout import dropped_again, is_dropped, mask_of
 from actfit.kernels.methods.every_tensor import EveryTensor
 
@@ -33,7 +32,7 @@ def run_again(
     """
     (last,) = forward.graph.find_nodes(op="output")
     pairs = pairs_of(last.args[0][outputs:], backward.graph)
-    kept, inside = _needed(list(pairs), lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
+    kept, inside = _needed(pairs, lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
     first = next(iter(backward.graph.nodes))
     copies: dict[fx.Node, fx.Node] = {}
     with backward.graph.inserting_before(first):
@@ -52,23 +51,17 @@ def run_again(
     last.args = ((*last.args[0][:outputs], *sorted(kept, key=_is_size)),)
 
 
-def _needed(saved: Sequence[fx.Node], is_kept: Callable[[fx.Node], bool]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """What is saved to compute `saved` from, and what is computed, both in the order of the graph."""
-    kept, inside, todo = set[fx.Node](), set[fx.Node](), list(saved)
-    while todo:
-        node = todo.pop()
-        if node in kept or node in inside:
-            continue
+def _needed(saved: Iterable[fx.Node], is_once: Callable[[fx.Node], bool]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """What is saved to compute `saved` from, and what is computed."""
+
+    def is_kept(node: fx.Node) -> bool:
         source = node.args[0] if node.target is operator.getitem else node
-        if is_dropped(node):
-            inside.add(node)
-            todo += [source.args[0], mask_of(node)]
-        elif node.op == "placeholder" or is_kept(source):
-            kept.add(node)
-        else:
-            inside.add(node)
-            todo += node.all_input_nodes
-    return sorted(kept), sorted(inside)
+        return not is_dropped(node) and (node.op == "placeholder" or is_once(source))
+
+    def given_to(node: fx.Node) -> list[fx.Node]:
+        return [node.args[0].args[0], mask_of(node)] if is_dropped(node) else node.all_input_nodes
+
+    return walk_back(saved, is_kept, given_to)
 
 
 def _copied(graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
@@ -99,7 +92,6 @@ def cut_again(
             form = Whole("computed once")
         elif isinstance(form, Groups):
             sites[node] = ": its input" + f" {len(sites) + 1}" * bool(sites)
-            at = method.at(sites[node])
-            form = Whole("the plan keeps it") if at is None else replace(form, bits=at.bits, of_roots=False)
+            form = by_method(form, method, sites[node])
         forms[node] = form
     return Cut(outputs, pairs, forms, sites)

@@ -38,16 +38,14 @@ def encode(
     return [*dense.encode(flat, noise, group, bits), *carrier(x, carries)]
 
 
-def encode_input(
-    x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, of_roots: bool, carries: bool
-) -> list[Tensor]:
+def encode_input(x: Tensor, order: Sequence[int], *options: Any) -> list[Tensor]:
     """As `encode`, of what a block is given: blocks share the codes of one tensor, as of an encoder's output."""
-    how = x._version, tuple(order), group, bits, stochastic, of_roots, carries
+    how = x._version, tuple(order), *options
     known, codes = _known().get(x, (None, ()))
     shared = [code() for code in codes] if known == how else []
     if shared and all(code is not None for code in shared):
         return [code.view_as(code) for code in shared]
-    made = encode(x, order, group, bits, stochastic, of_roots, carries)
+    made: list[Tensor] = encode(x, order, *options)
     _known()[x] = how, [private.TensorWeakRef(code) for code in made]
     return made
 
@@ -81,8 +79,17 @@ def decode(
     dtype: torch.dtype,
     of_roots: bool,
 ) -> Tensor:
-    """The tensor of `encode`; `sized`: the one without elements, which says the shape if it is given."""
+    """The tensor of `encode` or `encode_normalized`.
+
+    Parameters
+    ----------
+    sized
+        The one without elements, which says the shape if it is given.
+    group
+        Elements of a group; 0: those of a channel that are neighbours.
+    """
     sizes = shape if sized is None else sized.shape[:-1]
+    group = group or _channel(sizes, order)
     flat = dense.decode(planes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
     return shaped(flat.square_().to(dtype) if of_roots else flat, sizes, order)
 
@@ -100,22 +107,6 @@ def encode_normalized(
         offset = torch.full_like(mean, 2 ** (bits - 1))
         planes = ops.encode(flat, mean, inverse / step(bits), offset, None, _channel(x.shape, order), bits)
     return [planes, minimum, scale, *carrier(x, carries)]
-
-
-def decode_normalized(
-    planes: Tensor,
-    minimum: Tensor,
-    scale: Tensor,
-    sized: Tensor | None,
-    shape: Sequence[int],
-    order: Sequence[int],
-    dtype: torch.dtype,
-) -> Tensor:
-    """The tensor of `encode_normalized`."""
-    sizes = shape if sized is None else sized.shape[:-1]
-    decode_groups = torch.ops.actfit.decode_groups if is_fake(planes) else ops.decode_groups
-    flat = decode_groups(planes, minimum, scale, _channel(sizes, order), prod(sizes), dtype)
-    return shaped(flat, sizes, order)
 
 
 def _channel(sizes: Sequence[int], order: Sequence[int]) -> int:
@@ -159,10 +150,10 @@ def _is_ascending(order: Sequence[int]) -> bool:
     return list(order) == sorted(order)
 
 
-_SCHEMAS = {
-    encode: "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of_roots, bool carries) -> Tensor[]",
-    encode_input: "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of_roots, bool carries)"
-    " -> Tensor[]",
+_ENCODE = "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of_roots, bool carries) -> Tensor[]"
+_SCHEMAS: dict[Callable[..., Any], str] = {
+    encode: _ENCODE,
+    encode_input: _ENCODE,
     decode: "(Tensor planes, Tensor minimum, Tensor scale, Tensor? sized, int[] shape, int[] order, int group,"
     " ScalarType dtype, bool of_roots) -> Tensor",
     pack: "(Tensor x, int[] order, bool carries) -> Tensor[]",

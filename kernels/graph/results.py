@@ -16,7 +16,7 @@ from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import SMALLEST
 from actfit.kernels.compression.layout import hint
-from actfit.kernels.compression.nodes import is_product, is_pure
+from actfit.kernels.compression.nodes import is_product, is_pure, walk_back
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.norms import by_statistics_of_the_batch
@@ -150,28 +150,24 @@ def _recomputation(
     is_dear: Callable[[fx.Node], bool],
 ) -> Recomputation | None:
     """How the result is computed by cheap operations; None: it cannot."""
-    inside, sources, todo = set[fx.Node](), set[fx.Node](), [result]
-    while todo:
-        node = todo.pop()
+
+    def is_source(node: fx.Node) -> bool:
         is_size = node.op == "placeholder" and isinstance(node.meta.get("val"), SymInt)
-        if node in kept or node in fixed or is_size:
-            sources.add(node)
-        elif node.op == "placeholder" or is_dear(node) or is_product(node) or not is_pure(node):
-            return None
-        elif node not in inside:
-            inside.add(node)
-            todo += node.all_input_nodes
+        return node in kept or node in fixed or is_size
+
+    sources, inside = walk_back([result], is_source)
+    if any(node.op == "placeholder" or is_dear(node) or is_product(node) or not is_pure(node) for node in inside):
+        return None
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in sorted(sources):
+    for node in sources:
         copies[node] = graph.placeholder(node.name)
-    for node in sorted(inside):
+    for node in inside:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output((copies[result],))
     by_statistics_of_the_batch(graph)
     graph.eliminate_dead_code()
     for node in [node for node in sources if not copies[node].users]:  # running statistics
         graph.erase_node(copies[node])
-        sources.remove(node)
     names = tuple(node.target for node in graph.find_nodes(op="placeholder"))
     run = execute(fx.GraphModule(forward, graph))
     return Recomputation(place, names, run)

@@ -13,7 +13,6 @@ from actfit.kernels.compression.nodes import origin
 from actfit.kernels.compression.order import reorder
 from actfit.kernels.graph.codes import (
     decode,
-    decode_normalized,
     encode,
     encode_input,
     encode_normalized,
@@ -110,11 +109,9 @@ def _decoded(
     with graph.inserting_before(before):
         if isinstance(form, Bits):
             decoded = graph.call_function(called(unpack), (*given, order))
-        elif isinstance(form, FixedRange):
-            decoded = graph.call_function(called(decode_normalized), (*given, order, value.dtype))
         else:
-            options = (order, form.layout.group, value.dtype, form.of_roots)
-            decoded = graph.call_function(called(decode), (*given, *options))
+            group = 0 if isinstance(form, FixedRange) else form.layout.group
+            decoded = graph.call_function(called(decode), (*given, order, group, value.dtype, form.of_roots))
     decoded.meta = {"val": value}
     return decoded
 

@@ -4,13 +4,21 @@ A tensor that is decoded once, and read on both sides of a product, would be hel
 stretch gets copies of its own of the decoding, and of views and element-wise operations on saved tensors alone.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from torch import Tensor, fx
 
 from actfit.kernels.compression import forms
 from actfit.kernels.compression.layout import hint
-from actfit.kernels.compression.nodes import is_mutable, is_pointwise, is_product, is_pure, is_view, packet_of
+from actfit.kernels.compression.nodes import (
+    is_mutable,
+    is_pointwise,
+    is_product,
+    is_pure,
+    is_view,
+    packet_of,
+    walk_back,
+)
 
 Decoding = Callable[[fx.Node], fx.Node]  # from the operation that reads it to the decoded tensor, before that
 
@@ -51,14 +59,14 @@ def decode_in_stretches(graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], 
         graph.erase_node(node)
 
 
-def _from_codes(graph: fx.Graph, coded: Collection[fx.Node], saved: Collection[fx.Node]) -> dict[fx.Node, int]:
-    """Placeholders with codes, and what is computed from saved tensors and these: their places, in order."""
-    found: dict[fx.Node, int] = {}
-    for place, node in enumerate(graph.nodes):
+def _from_codes(graph: fx.Graph, coded: Collection[fx.Node], saved: Collection[fx.Node]) -> dict[fx.Node, None]:
+    """Placeholders with codes, and what is computed from saved tensors and these, in order."""
+    found: dict[fx.Node, None] = {}
+    for node in graph.nodes:
         given = node.all_input_nodes
         is_computed = any(x in found for x in given) and all(x in found or x in saved for x in given)
         if node in coded or (is_computed and _may_repeat(node)):
-            found[node] = place
+            found[node] = None
     return found
 
 
@@ -69,22 +77,12 @@ def _may_repeat(node: fx.Node) -> bool:
     return is_large and is_pure(node) and (is_view(node) or is_pointwise(node))
 
 
-def _missing(read: list[fx.Node], from_codes: Mapping[fx.Node, int], copies: Collection[fx.Node]) -> list[fx.Node]:
+def _missing(read: Iterable[fx.Node], from_codes: Collection[fx.Node], copies: Collection[fx.Node]) -> list[fx.Node]:
     """The nodes and what they are computed from, as far as there is no copy, in order."""
-    missing, todo = set[fx.Node](), list(read)
-    while todo:
-        node = todo.pop()
-        if node in from_codes and node not in copies and node not in missing:
-            missing.add(node)
-            todo += node.all_input_nodes
-    return sorted(missing, key=from_codes.__getitem__)
+    return walk_back(read, lambda node: node not in from_codes or node in copies)[1]
 
 
 def _in_memory(product: fx.Node) -> set[fx.Node]:
     """What a product reads, and what that is a view of."""
-    held, todo = set[fx.Node](), list(product.all_input_nodes)
-    while todo:
-        node = todo.pop()
-        held.add(node)
-        todo += node.all_input_nodes if is_view(node) else []
-    return held
+    bases, views = walk_back(product.all_input_nodes, lambda node: not is_view(node))
+    return {*bases, *views}
