@@ -84,7 +84,8 @@ def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None
 
 
 def _unaliased(node: fx.Node) -> fx.Node:
-    while isinstance(node, fx.Node) and packet_of(node) is aten.alias:
+    """What a node is an alias of."""
+    while isinstance(node, fx.Node) and packet_of(node) in (aten.alias, aten.detach):
         node = node.all_input_nodes[0]
     return node
 
