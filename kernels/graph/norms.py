@@ -98,11 +98,11 @@ def with_exact_scales(forward: fx.Graph, backward: fx.Graph, cut: Cut) -> Cut:
             own = call(backward, operator.getitem, *scale.args)
         scale.replace_all_uses_with(own)
         with backward.inserting_before(gradient.next):
-            ratio = call(backward, aten.div.Tensor, scale, own)
-            scaled = exact = call(backward, aten.mul.Tensor, gradient, ratio)
-            if scaled.meta["val"].dtype != gradient.meta["val"].dtype:
-                exact = call(backward, aten._to_copy.default, scaled, dtype=gradient.meta["val"].dtype)
-        gradient.replace_all_uses_with(exact, lambda user, scaled=scaled: user is not scaled)
+            more = call(backward, aten.sub.Tensor, call(backward, aten.div.Tensor, scale, own), 1)
+            if (dtype := gradient.meta["val"].dtype) != more.meta["val"].dtype:  # of float32, the product would be, too
+                more = call(backward, aten._to_copy.default, more, dtype=dtype)
+            exact = call(backward, aten.addcmul.default, gradient, gradient, more)
+        gradient.replace_all_uses_with(exact, lambda user, exact=exact: user is not exact)
         statistics.append(scale)
     return _with_statistics(forward, backward, cut, statistics)
 
