@@ -17,6 +17,7 @@ from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product,
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import cut_again, run_again
 from actfit.kernels.graph.changed import changed_inputs, save_copies
+from actfit.kernels.graph.copies import without_copies
 from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
@@ -100,6 +101,8 @@ class Partitioner:
             node.meta.pop("saved_tensor_with_no_vc_check", None)
         if self.way is not None:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
+        if not self.compiles:
+            without_copies(joint.graph)
         changed = changed_inputs(joint.graph)
         dear = is_dear_or_counts if self.again and self.method is not None else is_dear
         divide = inductor.partition if self.compiles else partial(private.recompute_all_but, dear)

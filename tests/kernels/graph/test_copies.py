@@ -1,0 +1,69 @@
+"""Copies that capture adds."""
+
+import torch
+from torch import Tensor, fx, nn
+
+from actfit import compress
+from actfit.kernels.graph.copies import without_copies
+from tests.kernels.saved import bytes_in_graph
+
+aten = torch.ops.aten
+
+
+def copies_left(*, read_twice: bool = False, transposed: bool = False) -> int:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    made = graph.call_function(aten.exp.default, (x,))
+    shown = graph.call_function(aten.t.default, (made,)) if transposed else made
+    copy = graph.call_function(aten.clone.default, (shown,))
+    graph.output((copy, made) if read_twice else copy)
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(4, 4)
+    if transposed:
+        shown.meta["val"] = shown.meta["val"].t()
+    without_copies(graph)
+    return len(graph.find_nodes(op="call_function", target=aten.clone.default))
+
+
+def test_copies_of_what_nothing_else_reads_are_left_out() -> None:
+    assert copies_left() == 0
+    assert copies_left(read_twice=True) == 1
+    assert copies_left(transposed=True) == 1  # it has other strides
+
+
+def test_a_copy_of_an_input_stays() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(aten.clone.default, (x,)))
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(4, 4)
+    without_copies(graph)
+    assert graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+def test_dropout_of_nothing_changes_nothing() -> None:
+    """Nor does what is written into its result."""
+
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.drop = nn.Linear(64, 64), nn.Dropout(0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.drop(self.first(x)).mul_(3)
+            return result
+
+    torch.manual_seed(0)
+    model, x = Dropped(), torch.randn(64, 64)
+    stock = model(x)
+    stock.sum().backward()
+    expected, _ = [weight.grad for weight in model.parameters()], model.zero_grad(set_to_none=True)
+    compress(model)
+    ours = model(x)
+    assert bytes_in_graph(ours, [x, *model.parameters()]) == 0
+    ours.sum().backward()
+    assert torch.equal(ours, stock)
+    for weight, gradient in zip(model.parameters(), expected, strict=True):
+        assert isinstance(weight.grad, Tensor)
+        assert isinstance(gradient, Tensor)
+        assert torch.equal(weight.grad, gradient)
