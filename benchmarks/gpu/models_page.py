@@ -15,7 +15,7 @@ TITLES = {
     **{f"coded {bits} bits": f"**layers with `actfit.options(bits={bits})`**" for bits in (8, 4)},  # no longer measured
     **{way: f"**`compress(model, fit={share}, …)`**" for way, share in FITTED.items()},
     "compress exact compiled": "**`compress(model, compiled=True)`**",
-    "compress 8 bits compiled": "**`compress(model, bits=8, compiled=True)`**",
+    **{f"compress {bits} bits compiled": f"**`compress(model, bits={bits}, compiled=True)`**" for bits in (8, 4)},
     **{f"{way} compiled": f"**`compress(model, fit={share}, compiled=True, …)`**" for way, share in FITTED.items()},
     "checkpoint": "checkpoint of each layer",
     "compiled": "layers compiled",

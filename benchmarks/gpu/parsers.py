@@ -16,7 +16,7 @@ MODEL_WAYS = (
     *("eager", "compress exact", "compress 8 bits", "compress 4 bits", "checkpoint"),
     *FITTED,
 )
-BY_INDUCTOR = {f"{way} compiled": way for way in ("compress exact", "compress 8 bits", "fit 0.4")}
+BY_INDUCTOR = {f"{way} compiled": way for way in ("compress exact", "compress 8 bits", "compress 4 bits", "fit 0.4")}
 COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", *BY_INDUCTOR)
 
 
