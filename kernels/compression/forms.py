@@ -133,11 +133,15 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     if isinstance(form, ComputedAgain):
         return 0
     if isinstance(form, FixedRange):
-        return form.bits * plane_bytes(hint(value.numel())) + 2 * bytes_of(form.norm.meta["val"][1])
+        return _bytes_of_codes(hint(value.numel()), form.bits) + 2 * bytes_of(form.norm.meta["val"][1])
     count = hint(value.numel())
     if isinstance(form, Bits):
         return plane_bytes(count)
-    return form.bits * plane_bytes(count) + HEADER * -(-count // form.layout.group)
+    return _bytes_of_codes(count, form.bits) + HEADER * -(-count // form.layout.group)
+
+
+def _bytes_of_codes(count: int, bits: int) -> int:
+    return count if bits == 8 else bits * plane_bytes(count)
 
 
 def _must_be_exact(placeholder: fx.Node) -> bool:

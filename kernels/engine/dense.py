@@ -13,7 +13,7 @@ Codes = tuple[Tensor, Tensor, Tensor]
 
 
 def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
-    """Bit planes, uint8 [bits, bytes], minima and scales, bfloat16 [groups], of a flat contiguous tensor.
+    """Codes, see `actfit.kernels.engine.codes`, minima and scales, bfloat16 [groups], of a flat contiguous tensor.
 
     noise: float32 in [0, 1), of the shape of x, for stochastic rounding; None: to the nearest.
     """
@@ -22,8 +22,8 @@ def encode(x: Tensor, noise: Tensor | None, group: int, bits: int) -> Codes:
     return codes
 
 
-def decode(planes: Tensor, minimum: Tensor, scale: Tensor, group: int, count: int, dtype: torch.dtype) -> Tensor:
+def decode(codes: Tensor, minimum: Tensor, scale: Tensor, group: int, count: int, dtype: torch.dtype) -> Tensor:
     """The flat tensor of `encode`, `count` elements of the type."""
-    run = torch.ops.actfit.decode_groups if is_fake(planes) else ops.decode_groups
-    values: Tensor = run(planes, minimum, scale, group, count, dtype)
+    run = torch.ops.actfit.decode_groups if is_fake(codes) else ops.decode_groups
+    values: Tensor = run(codes, minimum, scale, group, count, dtype)
     return values

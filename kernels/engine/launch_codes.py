@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actfit.kernels.engine.backend import interpreting
-from actfit.kernels.engine.codes import LARGEST_HALF, in_two_steps
+from actfit.kernels.engine.codes import LARGEST_HALF, bits_of, in_two_steps, room_for
 from actfit.kernels.engine.launch import device_of, rows_a_program, run_rows, template
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.engine.templates import ROWS, WARPS
@@ -84,15 +84,15 @@ class Launch:
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Bit planes, minima and scales of x by groups: in one kernel if they are of neighbours and whole runs."""
+    """Codes, minima and scales of x by groups: in one kernel if they are of neighbours and whole runs."""
     count = x.numel()
     launch = _encoding(count, x.dtype, x.device, group_size, bits, noise is not None)
     if launch is None:
         return in_two_steps(ends, encode, x, noise, group_size, bits)
-    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+    codes = room_for(x, bits)
     minimum, scale = (x.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
-    launch(x, x if noise is None else noise.contiguous(), minimum, scale, planes)
-    return planes, minimum, scale
+    launch(x, x if noise is None else noise.contiguous(), minimum, scale, codes)
+    return codes, minimum, scale
 
 
 @cache
@@ -111,14 +111,14 @@ def _encoding(
 
 
 def decode_neighbours(
-    planes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
+    codes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
 ) -> Tensor | None:
     """Flat values of groups of neighbours, as the op `decode_groups` gives them; None where one kernel does not."""
-    if group_size % 8 or len(scale) != -(-count // group_size) or not (count and planes.is_contiguous()):
+    if group_size % 8 or len(scale) != -(-count // group_size) or not (count and codes.is_contiguous()):
         return None
-    values = planes.new_empty(count, dtype=dtype)
-    launch = _decoding(count, dtype, planes.device, group_size, len(planes))
-    launch(planes, minimum.contiguous(), scale.contiguous(), values)
+    values = codes.new_empty(count, dtype=dtype)
+    launch = _decoding(count, dtype, codes.device, group_size, bits_of(codes))
+    launch(codes, minimum.contiguous(), scale.contiguous(), values)
     return values
 
 
@@ -134,26 +134,48 @@ def _decoding(count: int, dtype: torch.dtype, device: torch.device, group_size: 
 def encode(
     x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
-    """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
-    planes = x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
+    """The codes of x."""
+    codes = room_for(x, bits)
     kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
     vectors = (vector.contiguous() for vector in (center, inverse_scale, offset))
     run_rows(
         template("codes").encode_kernel, x,
-        x, *vectors, x if noise is None else noise.contiguous(), planes, group_size, len(center),
+        x, *vectors, x if noise is None else noise.contiguous(), codes, group_size, len(center),
         PLACES=places(center, group_size), NOISE=kind, BITS=bits, WIDE=x.numel() > NARROW, **_OPTIONS,
     )  # fmt: skip
-    return planes
+    return codes
 
 
-def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
+def decode(codes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
     """Flat values of `dtype`, `count` of them."""
-    values = planes.new_empty(count, dtype=dtype)
-    planes = planes if planes.stride(1) == 1 else planes.contiguous()
+    values = codes.new_empty(count, dtype=dtype)
+    codes = codes if codes.stride(-1) == 1 else codes.contiguous()
     vectors = (vector.contiguous() for vector in (scale, minimum))
     run_rows(
         template("codes").decode_kernel, values,
-        planes, *vectors, values, group_size, len(scale), planes.stride(0),
-        PLACES=places(scale, group_size), BITS=len(planes), WIDE=count > NARROW, **_OPTIONS,
+        codes, *vectors, values, group_size, len(scale), codes.stride(0),
+        PLACES=places(scale, group_size), BITS=bits_of(codes), WIDE=count > NARROW, **_OPTIONS,
     )  # fmt: skip
     return values
+
+
+def pack(x: Tensor) -> Tensor:
+    """Flat bools as bits, uint8 [ceil(n/8)]."""
+    packed = x.new_empty(plane_bytes(len(x)), dtype=torch.uint8)
+    if len(x):
+        _of_bits("pack", len(x), x.device)(x.view(torch.uint8), packed)
+    return packed
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """The reverse: bool [count]."""
+    x = packed.new_empty(count, dtype=torch.bool)
+    if count:
+        _of_bits("unpack", count, packed.device)(packed, x.view(torch.uint8))
+    return x
+
+
+@cache
+def _of_bits(name: str, count: int, device: torch.device) -> Launch:
+    rows = rows_a_program(count)
+    return Launch(getattr(template("codes"), f"{name}_kernel"), -(-count // (8 * rows)), count, ROWS=rows)

@@ -3,7 +3,8 @@
 All in one file, as they call one another: Numba's cache of a function does not know when one in another file changes.
 
 Groups have any size. Codes are packed and unpacked by blocks of whole groups in whole bytes, long enough for vector
-instructions. Numba uses these in a loop over a slice, of which it knows that no index is negative.
+instructions; those of 8 bits are bytes, [1, elements] here. Numba uses these in a loop over a slice, of which it knows
+that no index is negative.
 """
 
 from typing import Any
@@ -31,6 +32,7 @@ def _encode_loop(
     noise: Floats,
     group_size: int,
     block: int,
+    bits: int,
     planes: Bytes,
     first: int,
     minimum: Floats,
@@ -38,7 +40,7 @@ def _encode_loop(
 ) -> None:
     """first: the byte of a plane where these codes begin. noise: for each number, or one for all."""
     codes, filled = np.zeros(block, np.uint8), 0
-    most = np.float32((1 << len(planes)) - 1)
+    most = np.float32((1 << bits) - 1)
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
     for group in range(len(minimum)):
@@ -64,7 +66,11 @@ def _encode_loop(
             made[i] = np.int32(place if place < most else most)
         filled += len(own)
         if filled == block or group + 1 == len(minimum):
-            _put(codes, filled, planes, first + (begin + len(own) - filled) // 8)
+            at = first + (begin + len(own) - filled) // 8
+            if bits == 8:
+                planes[0, 8 * at : 8 * at + filled] = codes[:filled]
+            else:
+                _put(codes, filled, planes, at)
             filled = 0
 
 
@@ -101,12 +107,16 @@ def _rounded_up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> A
 
 
 def _decode_loop(
-    planes: Bytes, scale: Floats, minimum: Floats, group_size: int, block: int, first: int, values: Floats
+    planes: Bytes, bits: int, scale: Floats, minimum: Floats, group_size: int, block: int, first: int, values: Floats
 ) -> None:
     codes = np.empty(block, np.uint8)
     for start in range(0, len(values), block):
         held = min(block, len(values) - start)
-        _take(planes, first + start // 8, codes, held)
+        at = first + start // 8
+        if bits == 8:
+            codes[:held] = planes[0, 8 * at : 8 * at + held]
+        else:
+            _take(planes, at, codes, held)
         for begin in range(0, held, group_size):
             group = (start + begin) // group_size
             step, least = scale[group], minimum[group]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from actfit.kernels.engine import loops
+from actfit.kernels.engine.codes import bits_of, room_for
 from actfit.kernels.engine.loops import Floats
 from actfit.kernels.engine.planes import plane_bytes
 
@@ -23,26 +24,26 @@ LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to b
 
 
 def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Planes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
+    """Codes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
     count, block = len(flat), _block_of(group_size)
-    planes = flat.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+    codes = room_for(flat, bits)
     minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
-    packed, starts, steps = planes.numpy(), minimum.numpy(), scale.numpy()
+    packed, starts, steps = np.atleast_2d(codes.numpy()), minimum.numpy(), scale.numpy()
     added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
 
     def run(x: Floats, place: slice, groups: slice) -> None:
         own = added if noise is None else added[place]
         ends = starts[groups], steps[groups]
-        loops.encode(x, x.view(np.int32), own, group_size, block, packed, place.start // 8, *ends)
+        loops.encode(x, x.view(np.int32), own, group_size, block, bits, packed, place.start // 8, *ends)
 
     _by_parts(flat, group_size, block, run)
-    return planes, minimum.bfloat16(), scale.bfloat16()
+    return codes, minimum.bfloat16(), scale.bfloat16()
 
 
-def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
+def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
-    packed, steps, starts = planes.numpy(), scale.numpy(), minimum.numpy()
-    block = _block_of(group_size)
+    packed, steps, starts = np.atleast_2d(codes.numpy()), scale.numpy(), minimum.numpy()
+    block, bits = _block_of(group_size), bits_of(codes)
     for piece in _pieces_of(len(flat), block, flat.dtype == scale.dtype):
         part = flat[piece]
         made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
@@ -51,7 +52,7 @@ def decode(planes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_s
         def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
             of_groups = _groups_of(first + start, first + stop, group_size)
             ends = steps[of_groups], starts[of_groups]
-            loops.decode(packed, *ends, group_size, block, (first + start) // 8, values[start:stop])
+            loops.decode(packed, bits, *ends, group_size, block, (first + start) // 8, values[start:stop])
 
         in_threads(len(values), block, run)
         if made is not part:

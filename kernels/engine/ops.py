@@ -18,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actfit.kernels.engine import launch, launch_codes, reference, reference_codes
+from actfit.kernels.engine import host, launch, launch_codes, reference, reference_codes
 from actfit.kernels.engine.backend import runs_triton
-from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.codes import LARGEST_HALF, room_for
 from actfit.kernels.engine.elements import allocate
 from actfit.kernels.engine.emitted import emitted_function
-from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.method import spec_of
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
@@ -79,7 +78,7 @@ def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> T
 
 
 def encode(x: Tensor, *others: Any) -> Tensor:
-    """Bit planes of x by a center, an inverse scale and an offset of each group, see `reference_codes.encode`."""
+    """Codes of x by a center, an inverse scale and an offset of each group, see `reference_codes.encode`."""
     planes: Tensor = (launch_codes if runs_triton(x) else reference_codes).encode(x, *others)
     return planes
 
@@ -104,6 +103,18 @@ def decode_groups(
     return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
 
 
+def pack(x: Tensor) -> Tensor:
+    """Flat bools as bits, uint8 [ceil(n/8)]."""
+    return launch_codes.pack(x) if runs_triton(x) else host.pack(x, 1)[0]
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """The reverse: bool [count]."""
+    if runs_triton(packed):
+        return launch_codes.unpack(packed, count)
+    return host.unpack(packed[None], count).view(torch.bool)
+
+
 def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
     if noise is not None and noise.numel() != x.numel():
         raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
@@ -115,7 +126,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor
 def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
-    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8), *ends
+    return room_for(x, bits), *ends
 
 
 _OPS: dict[str, Op] = {

@@ -10,11 +10,11 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from actfit.kernels.engine.codes import in_two_steps
+from actfit.kernels.engine.codes import bits_of, in_two_steps, part_of, room_for
 from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.host import loops, on_host, pack, unpack
-from actfit.kernels.engine.pieces import GroupEntries, bytes_of, pieces
-from actfit.kernels.engine.planes import eights_of, plane_bytes
+from actfit.kernels.engine.pieces import GroupEntries, pieces
+from actfit.kernels.engine.planes import eights_of
 
 LARGEST = 1 << 16  # elements of a group for loops, which hold the codes of up to eight at once
 
@@ -44,14 +44,14 @@ def next_bfloat16(values: Tensor) -> Tensor:
 def encode(
     x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
 ) -> Tensor:
-    """Bit planes of floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN.
+    """Codes floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN.
 
     noise: numbers from [0, 1), one for each element of x, or one for all; or None.
     """
     flat = x.reshape(-1)
     compute_dtype = computed(flat.dtype)
     entries = GroupEntries(group_size, *(vector.to(compute_dtype) for vector in (center, inverse_scale, offset)))
-    planes = flat.new_empty((bits, plane_bytes(len(flat))), dtype=torch.uint8)
+    made = room_for(flat, bits)
     for piece in pieces(len(flat), entries.units):
         places = flat[piece].to(compute_dtype, copy=True)
         parts = list(entries.parts(places, piece.start))
@@ -62,13 +62,13 @@ def encode(
         places.floor_()
         for part, *_, first in parts:
             part.add_(first)
-        codes = places.nan_to_num_(0.0).clamp_(0, (1 << bits) - 1).to(torch.int32)  # straight to uint8 is slow
-        planes[:, bytes_of(piece)] = pack(codes.to(torch.uint8), bits)
-    return planes
+        codes = places.nan_to_num_(0.0).clamp_(0, (1 << bits) - 1).to(torch.int32).to(torch.uint8)  # at once is slow
+        part_of(made, piece).copy_(codes if bits == 8 else pack(codes, bits))
+    return made
 
 
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Bit planes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
+    """Codes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
     flat = x.reshape(-1)
     neighbours = _loops_for(flat, group_size, len(flat))
     if neighbours is None or computed(flat.dtype) != torch.float32:
@@ -78,18 +78,19 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
     return made
 
 
-def decode(planes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
-    """Flat values code * scale + minimum, `count` of them; planes may be any distance apart."""
+def decode(codes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Flat values code * scale + minimum, `count` of them; planes of codes may be any distance apart."""
     compute_dtype = computed(dtype)
     vectors = [vector.to(compute_dtype) for vector in (scale, minimum)]
-    made = planes.new_empty(count, dtype=dtype)
-    neighbours = _loops_for(planes, group_size, count)
+    made = codes.new_empty(count, dtype=dtype)
+    neighbours = _loops_for(codes, group_size, count)
     if neighbours is not None and all(len(vector) == -(-count // group_size) for vector in vectors):
-        neighbours.decode(planes.contiguous(), *vectors, made, group_size)
+        neighbours.decode(codes.contiguous(), *vectors, made, group_size)
         return made
-    groups, eights = GroupEntries(group_size, *vectors), eights_of(len(planes), made.device)
+    groups, eights = GroupEntries(group_size, *vectors), eights_of(bits_of(codes), made.device)
     for piece in pieces(count, groups.units):
-        values = unpack(planes[:, bytes_of(piece)], piece.stop - piece.start, eights).to(compute_dtype)
+        own = part_of(codes, piece)
+        values = (own if own.dim() == 1 else unpack(own, piece.stop - piece.start, eights)).to(compute_dtype)
         for part, factor, least in groups.parts(values, piece.start):
             part.mul_(factor).add_(least)
         made[piece] = values

@@ -1,7 +1,7 @@
 """Codes in the graphs of a block: each is one call, of our own kernels.
 
 Graphs that run operation by operation call the functions, without PyTorch's dispatcher; those that Inductor compiles,
-the operations that are registered for them: it neither looks into them nor fuses them.
+the operations that are registered for them: it neither looks into them nor fuses them. But 8 bits it decodes itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from actfit.kernels import private
-from actfit.kernels.engine import dense, host, ops
+from actfit.kernels.engine import dense, ops
+from actfit.kernels.engine.codes import room_for
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.approximate_activations import shrinkage, step
 from actfit.kernels.private import is_fake
@@ -22,7 +23,7 @@ from actfit.kernels.private import is_fake
 def encode(
     x: Tensor, order: Sequence[int], group: int, bits: int, stochastic: bool, of_roots: bool, carries: bool
 ) -> list[Tensor]:
-    """Planes, uint8 [bits, bytes], minima and scales, bfloat16 [groups], of a tensor.
+    """Codes, uint8, bytes if of 8 bits, else planes [bits, bytes]; minima and scales, bfloat16 [groups], of a tensor.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def drawing(device: torch.device, seed: int) -> torch.Generator:
 
 
 def decode(
-    planes: Tensor,
+    codes: Tensor,
     minimum: Tensor,
     scale: Tensor,
     sized: Tensor | None,
@@ -90,23 +91,23 @@ def decode(
     """
     sizes = shape if sized is None else sized.shape[:-1]
     group = group or _channel(sizes, order)
-    flat = dense.decode(planes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
+    flat = dense.decode(codes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
     return shaped(flat.square_().to(dtype) if of_roots else flat, sizes, order)
 
 
 def encode_normalized(
     x: Tensor, normed: Sequence[Tensor], order: Sequence[int], bits: int, carries: bool
 ) -> list[Tensor]:
-    """Planes, minima and scales by channels of what a batch norm with the results `normed` normalises."""
+    """Codes, minima and scales by channels of what a batch norm with the results `normed` normalises."""
     flat, mean, inverse = flat_of(x, order), normed[1], normed[2]
     scale = step(bits) / shrinkage(bits) / inverse
     minimum = mean + scale * (0.5 - 2 ** (bits - 1))
     if is_fake(x):
-        planes = x.new_empty((bits, plane_bytes(flat.numel())), dtype=torch.uint8)
+        codes = room_for(x, bits)
     else:
         offset = torch.full_like(mean, 2 ** (bits - 1))
-        planes = ops.encode(flat, mean, inverse / step(bits), offset, None, _channel(x.shape, order), bits)
-    return [planes, minimum, scale, *carrier(x, carries)]
+        codes = ops.encode(flat, mean, inverse / step(bits), offset, None, _channel(x.shape, order), bits)
+    return [codes, minimum, scale, *carrier(x, carries)]
 
 
 def _channel(sizes: Sequence[int], order: Sequence[int]) -> int:
@@ -119,7 +120,7 @@ def pack(x: Tensor, order: Sequence[int], carries: bool) -> list[Tensor]:
     flat = flat_of(x, order)
     if is_fake(x):
         return [x.new_empty(plane_bytes(flat.numel()), dtype=torch.uint8), *carrier(x, carries)]
-    return [host.pack(flat, 1)[0], *carrier(x, carries)]
+    return [ops.pack(flat), *carrier(x, carries)]
 
 
 def unpack(packed: Tensor, sized: Tensor | None, shape: Sequence[int], order: Sequence[int]) -> Tensor:
@@ -127,7 +128,7 @@ def unpack(packed: Tensor, sized: Tensor | None, shape: Sequence[int], order: Se
     sizes = shape if sized is None else sized.shape[:-1]
     if is_fake(packed):
         return shaped(packed.new_empty(prod(sizes), dtype=torch.bool), sizes, order)
-    return shaped(host.unpack(packed[None], prod(sizes)).view(torch.bool), sizes, order)
+    return shaped(ops.unpack(packed, prod(sizes)), sizes, order)
 
 
 def carrier(x: Tensor, carries: bool) -> list[Tensor]:
@@ -142,8 +143,12 @@ def flat_of(x: Tensor, order: Sequence[int]) -> Tensor:
 def shaped(flat: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
     if _is_ascending(order):
         return flat.view(sizes)
-    back = [order.index(dim) for dim in range(len(order))]
-    return flat.view([sizes[dim] for dim in order]).permute(back)
+    return flat.view([sizes[dim] for dim in order]).permute(back_of(order))
+
+
+def back_of(order: Sequence[int]) -> list[int]:
+    """The order that undoes one."""
+    return [order.index(dim) for dim in range(len(order))]
 
 
 def _is_ascending(order: Sequence[int]) -> bool:
@@ -154,7 +159,7 @@ _ENCODE = "(Tensor x, int[] order, int group, int bits, bool stochastic, bool of
 _SCHEMAS: dict[Callable[..., Any], str] = {
     encode: _ENCODE,
     encode_input: _ENCODE,
-    decode: "(Tensor planes, Tensor minimum, Tensor scale, Tensor? sized, int[] shape, int[] order, int group,"
+    decode: "(Tensor codes, Tensor minimum, Tensor scale, Tensor? sized, int[] shape, int[] order, int group,"
     " ScalarType dtype, bool of_roots) -> Tensor",
     pack: "(Tensor x, int[] order, bool carries) -> Tensor[]",
     unpack: "(Tensor packed, Tensor? sized, int[] shape, int[] order) -> Tensor",

@@ -47,7 +47,7 @@ def fused(module: fx.GraphModule) -> fx.GraphModule:
         for base in loop.all_input_nodes:
             is_last = max(base.users, key=places.__getitem__) is loop
             if is_last and _layout(base) == _layout(loop) and _is_own(base):
-                loop.target, loop.args = _overwritten, (base, *loop.all_input_nodes)
+                loop.target, loop.args = overwritten, (base, *loop.all_input_nodes)
                 break
     return module
 
@@ -132,7 +132,7 @@ def _written(
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _overwritten(into: Tensor, *read: Any) -> Tensor:
+def overwritten(into: Tensor, *read: Any) -> Tensor:
     """The result of a loop that writes it in place of a tensor that it reads."""
     torch.autograd.graph.increment_version(into)  # it is another tensor now
     return into.as_strided(into.shape, into.stride())

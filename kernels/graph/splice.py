@@ -5,13 +5,17 @@ from functools import partial
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
-from actfit.kernels.compression.forms import Bits, FixedRange, Groups
-from actfit.kernels.compression.nodes import origin
+from actfit.kernels.compression.forms import Bits, FixedRange, Form, Groups
+from actfit.kernels.compression.layout import hint
+from actfit.kernels.compression.nodes import call, origin
 from actfit.kernels.compression.order import reorder
+from actfit.kernels.engine.codes import LARGEST_HALF
 from actfit.kernels.graph.codes import (
+    back_of,
     decode,
     encode,
     encode_input,
@@ -22,6 +26,7 @@ from actfit.kernels.graph.codes import (
 )
 from actfit.kernels.graph.stretches import Decoding, decode_in_stretches
 
+aten, prims = torch.ops.aten, torch.ops.prims
 Called = Callable[[Callable[..., Any]], Callable[..., Any]]  # from a function to what a graph calls
 
 
@@ -30,7 +35,7 @@ def put_codes(
 ) -> None:
     """Encode after the last use in forward, and decode in backward, right before each stretch that reads it.
 
-    compiles: whether Inductor compiles the graphs.
+    compiles: whether Inductor compiles the graphs. Codes of 8 bits it decodes in the loops of what reads the tensor.
     """
     called: Called = operation if compiles else lambda function: function
     crossing: list[fx.Node] = []
@@ -52,8 +57,12 @@ def put_codes(
             sent = _sent(forward.graph, node, encode_input if node.op == "placeholder" else encode, options, called)
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
-        decodings[placeholder] = partial(_decoded, called, received, node.meta["val"], form, carries)
-    decode_in_stretches(backward.graph, decodings, cut.pairs.values())
+        value: Tensor = node.meta["val"]
+        if compiles and not carries and _has_plain_operations(value, form):
+            decodings[placeholder] = partial(decoded_by_plain_operations, received, value, form)
+        else:
+            decodings[placeholder] = partial(_decoded, called, received, value, form, carries)
+    decode_in_stretches(backward.graph, decodings, cut.pairs.values(), compiles)
     let_cross(forward, backward, cut.outputs, crossing)
 
 
@@ -114,6 +123,35 @@ def _decoded(
             decoded = graph.call_function(called(decode), (*given, order, group, value.dtype, form.of_roots))
     decoded.meta = {"val": value}
     return decoded
+
+
+def _has_plain_operations(value: Tensor, form: Form) -> bool:
+    """Whether its codes are decoded by plain operations: bytes in whole groups."""
+    if not isinstance(form, Groups) or isinstance(form, FixedRange) or form.bits < 8 or value.dtype == torch.float64:
+        return False
+    return hint(value.numel()) % form.layout.group == 0
+
+
+def decoded_by_plain_operations(codes: list[fx.Node], value: Tensor, form: Groups, before: fx.Node) -> fx.Node:
+    """As `_decoded`, in operations that Inductor looks into."""
+    graph, (order, group) = before.graph, form.layout
+    with graph.inserting_before(before):
+        ends = [call(graph, aten.unsqueeze.default, end, 1) for end in codes[1:]]
+        least, step = (_as_type(end, torch.float32) for end in ends)
+        groups = call(graph, aten.view.default, codes[0], [value.numel() // group, group])
+        flat = call(graph, aten.mul.Tensor, _as_type(groups, torch.float32), step)
+        flat = call(graph, aten.add.Tensor, flat, least)
+        if form.of_roots:
+            flat = call(graph, aten.mul.Tensor, flat, flat)
+        if value.dtype == torch.float16:
+            flat = call(graph, aten.clamp.default, flat, -LARGEST_HALF, LARGEST_HALF)
+        sizes = [value.shape[dim] for dim in order]
+        ordered = call(graph, aten.view.default, _as_type(flat, value.dtype), sizes)
+        return call(graph, aten.permute.default, ordered, back_of(order))
+
+
+def _as_type(node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return call(node.graph, prims.convert_element_type.default, node, dtype)
 
 
 def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, crossing: list[fx.Node]) -> None:

@@ -1,9 +1,11 @@
 """When backward decodes: once in each stretch, the operations between two products.
 
 A tensor that is decoded once, and read on both sides of a product, would be held while the product runs. So each
-stretch gets copies of its own of the decoding, and of views and element-wise operations on saved tensors alone.
+stretch gets copies of its own of the decoding, and of views and element-wise operations on saved tensors alone. Where
+the memory is there anyway, as the graph takes more elsewhere, one decoding serves several stretches.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from torch import Tensor, fx
@@ -19,11 +21,14 @@ from actfit.kernels.compression.nodes import (
     packet_of,
     walk_back,
 )
+from actfit.kernels.graph.lifetimes import decode_once
 
 Decoding = Callable[[fx.Node], fx.Node]  # from the operation that reads it to the decoded tensor, before that
 
 
-def decode_in_stretches(graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], saved: Collection[fx.Node]) -> None:
+def decode_in_stretches(
+    graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], saved: Collection[fx.Node], compiles: bool
+) -> None:
     """Replace and erase placeholders of a backward graph that have codes.
 
     Parameters
@@ -32,10 +37,13 @@ def decode_in_stretches(graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], 
         By the placeholder.
     saved
         The placeholders of all saved tensors, with codes or without.
+    compiles
+        Whether Inductor compiles the graph.
     """
     changed = {argument for node in graph.nodes if is_mutable(node) for argument in node.all_input_nodes}
     from_codes = _from_codes(graph, decodings, set(saved) - changed)
     copies: dict[fx.Node, fx.Node] = {}
+    made = defaultdict[fx.Node, list[fx.Node]](list)
     for_attention: dict[fx.Node, fx.Node] = {}  # what it read: it is computed again shortly before its backward pass
     for user in list(graph.nodes):
         if user in from_codes:
@@ -44,6 +52,7 @@ def decode_in_stretches(graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], 
         for node in _missing(read, from_codes, copies):
             if node in decodings:
                 copies[node] = decodings[node](user)
+                made[node].append(copies[node])
             else:
                 given = {part: copies.get(part, part) for part in node.all_input_nodes}
                 with graph.inserting_before(user):
@@ -57,6 +66,8 @@ def decode_in_stretches(graph: fx.Graph, decodings: Mapping[fx.Node, Decoding], 
             copies = copies | for_attention
     for node in reversed(from_codes):
         graph.erase_node(node)
+    # What ends in a view is computed by plain operations, in the loop that reads it.
+    decode_once(graph, [each for each in made.values() if not is_view(each[0])], compiles)
 
 
 def _from_codes(graph: fx.Graph, coded: Collection[fx.Node], saved: Collection[fx.Node]) -> dict[fx.Node, None]:

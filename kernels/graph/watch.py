@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels import private
-from actfit.kernels.compression import forms
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Groups
 from actfit.kernels.compression.nodes import cone
-from actfit.kernels.engine.pieces import bytes_of
+from actfit.kernels.engine.codes import part_of
 from actfit.kernels.graph.codes import decode, encode, flat_of
+from actfit.kernels.graph.lifetimes import live_bytes
 from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
@@ -112,7 +112,7 @@ class Watch:
         if not planned:
             return
         site, part, form, rounding = self._drawn.choice(planned)
-        devices, more = {x.device for x in given if isinstance(x, Tensor)}, most_bytes(part.graph)
+        devices, more = {x.device for x in given if isinstance(x, Tensor)}, max(live_bytes(part.graph, inputs=False))
         if not all(has_room(device, more) for device in devices):
             return
         group, of_roots = form.layout.group, form.of_roots
@@ -131,10 +131,10 @@ class Watch:
         if site not in self.planned or private.is_fake(x) or self._is_captured([x]):
             return
         places = _places(x, group)
-        planes = torch.cat([code[0][:, bytes_of(place)] for place in places], 1)
+        codes = torch.cat([part_of(code[0], place) for place in places], -1)
         low, step = (torch.cat([end[p.start // group : -(-p.stop // group)] for p in places]) for end in code[1:3])
         exact = torch.cat([flat_of(x, order)[place] for place in places])
-        self._compare(site, exact, group, of_roots, (planes, low, step))
+        self._compare(site, exact, group, of_roots, (codes, low, step))
 
     def _compare(self, site: str, exact: Tensor, group: int, of_roots: bool, code: Sequence[Tensor]) -> None:
         """Note the error of codes of a flat tensor, and warn once if it is not as planned."""
@@ -178,24 +178,6 @@ def _part(forward: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
 def _may_run_beside(node: fx.Node) -> bool:
     """Whether it is one of PyTorch's own operations: others, as a collective, may do more than compute."""
     return node.op != "call_function" or node.target is getitem or getattr(node.target, "namespace", "") in NAMESPACES
-
-
-def most_bytes(graph: fx.Graph) -> int:
-    """The most bytes that a graph's own results take at once, each until its last use; views count, too."""
-    last = {given: node for node in graph.nodes for given in node.all_input_nodes}
-    now = most = 0
-    for node in graph.nodes:
-        if node.op == "call_function":
-            now += _bytes_of(node)
-        most = max(most, now)
-        read = [given for given in node.all_input_nodes if given.op == "call_function"]
-        now -= sum(_bytes_of(given) for given in read if last[given] is node)
-    return most
-
-
-def _bytes_of(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    return forms.bytes_of(value) if isinstance(value, Tensor) else 0
 
 
 def has_room(device: torch.device, more: int) -> bool:

@@ -93,8 +93,13 @@ def test_nan_of_any_bits_is_seen(device):
 
 
 def codes(planes: Tensor, count: int, bits: int) -> Tensor:
-    assert (planes.shape, planes.dtype) == ((bits, plane_bytes(count)), torch.uint8)
-    return unpack(planes.cpu(), count)
+    shape = (count,) if bits == 8 else (bits, plane_bytes(count))
+    assert (planes.shape, planes.dtype) == (shape, torch.uint8)
+    return planes.cpu() if bits == 8 else unpack(planes.cpu(), count)
+
+
+def packed(codes: Tensor, bits: int) -> Tensor:
+    return codes if bits == 8 else pack(codes, bits)
 
 
 @given(seeds, counts, groups, lengths, st.integers(1, 8), st.booleans(), st.sampled_from(("none", "one", "each")))
@@ -123,7 +128,7 @@ def test_encode(device, seed, count, group, length, bits, hostile, kind):
 @several
 def test_decode(device, seed, count, group, length, bits, hostile):
     drawn, dtype = torch.Generator().manual_seed(seed), DTYPES[seed % 3]
-    planes = pack(torch.randint(1 << bits, (count,), generator=drawn, dtype=torch.uint8), bits)
+    planes = packed(torch.randint(1 << bits, (count,), generator=drawn, dtype=torch.uint8), bits)
     scale, minimum = (numbers(length, drawn, VECTORS[seed % 4], hostile) for _ in range(2))
     made = launch.decode(*to(device, planes, scale, minimum), group, count, dtype)
     # The same operations in float32, each rounded, and one rounding to the dtype: nothing may differ.
@@ -146,8 +151,8 @@ def test_planes_of_their_own_or_a_piece_of_longer_ones_or_in_another_order(devic
 @pytest.mark.slow
 def test_planes_far_apart(device):
     """Of more elements than 32 bits count in bits; only the bytes that are read take memory."""
-    far = torch.empty((8, 310_000_000), dtype=torch.uint8, device=device)[:, :8]
-    far.copy_(pack(torch.arange(64, dtype=torch.uint8), 8))
+    far = torch.empty((7, 360_000_000), dtype=torch.uint8, device=device)[:, :8]
+    far.copy_(pack(torch.arange(64, dtype=torch.uint8), 7))
     made = launch.decode(far, *to(device, torch.ones(1), torch.zeros(1)), 64, 64, torch.float32)
     assert made.tolist() == list(range(64))
 
@@ -168,17 +173,26 @@ def test_encode_groups(device, dtype, around, random, count, group):
     drawn = torch.Generator().manual_seed(count)
     x = numbers(count, drawn, dtype, hostile=around is None) + (around or 0)
     noise = torch.rand(count, generator=drawn) if random else None
-    for bits in (1, 7):
+    for bits in (1, 7, 8):
         made = launch.encode_groups(*to(device, x, noise), group, bits)
         assert all(map(same, (tensor.cpu() for tensor in made), reference.encode_groups(x, noise, group, bits)))
 
 
+@pytest.mark.parametrize("count", [0, 1, 8, 1003, 70_016])
+def test_bools(device, count):
+    x = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.3
+    made = launch.pack(x.to(device))
+    assert torch.equal(made.cpu(), pack(x.view(torch.uint8), 1)[0])
+    assert torch.equal(launch.unpack(made, count).cpu(), x)
+
+
+@pytest.mark.parametrize("bits", [5, 8])
 @pytest.mark.parametrize(("count", "group"), [(1, 8), (1003, 40), (1000, 64), (70_016, 64)])
 @each_dtype
-def test_decode_neighbours(device, dtype, count, group):
+def test_decode_neighbours(device, dtype, count, group, bits):
     """As the reference, but clamped to what float16 has."""
     drawn = torch.Generator().manual_seed(count)
-    planes = pack(torch.randint(32, (count,), generator=drawn, dtype=torch.uint8), 5)
+    planes = packed(torch.randint(1 << bits, (count,), generator=drawn, dtype=torch.uint8), bits)
     minimum, scale = (numbers(-(-count // group), drawn, torch.bfloat16, hostile=True) for _ in range(2))
     made = launch.decode_neighbours(*to(device, planes, minimum, scale), group, count, dtype)
     half = dtype == torch.float16

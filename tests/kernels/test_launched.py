@@ -67,6 +67,7 @@ vector = torch.randn(128).bfloat16()
 for group_size in (64, 112):
     launch_codes.decode(planes, vector, vector, group_size, x.numel(), torch.bfloat16)
 launch_codes.decode_neighbours(planes, vector, vector, 64, x.numel(), torch.bfloat16)
+launch_codes.unpack(launch_codes.pack((x > 0).flatten()), x.numel())
 print(json.dumps(compiled))
 """
 

@@ -7,7 +7,7 @@ multiply-adds, so that each operation rounds as it does in the reference.
 import triton
 import triton.language as tl
 
-from actfit.kernels.engine.templates.planes import load_planes
+from actfit.kernels.engine.templates.codes import load_codes
 from actfit.kernels.engine.templates.runs import load_runs, store_planes_of_runs
 
 
@@ -35,11 +35,11 @@ def group_range_kernel(
 
 @triton.jit
 def encode_groups_kernel(
-    x_ptr, noise_ptr, minimum_ptr, scale_ptr, planes_ptr, n,
+    x_ptr, noise_ptr, minimum_ptr, scale_ptr, codes_ptr, n,
     NOISE: tl.constexpr, WHOLE: tl.constexpr,
     BITS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
 ):  # fmt: skip
-    """Minima, scales and bit planes of groups of GROUP neighbours, a power of 2 from RUN to RUN * RUNS.
+    """Minima, scales and codes of groups of GROUP neighbours, a power of 2 from RUN to RUN * RUNS.
 
     NOISE: each element has its own; else codes are rounded to nearest. WHOLE: RUN divides n.
     """
@@ -63,12 +63,16 @@ def encode_groups_kernel(
     place = (x - start) * of_runs(inverse, many, width)
     place += load_runs(noise_ptr, run, n, WHOLE, RUN) if NOISE else 0.5
     code = tl.minimum(tl.maximum(place, 0.0), (1 << BITS) - 1.0).to(tl.int32)  # of NaN and 0, maximum is 0
-    store_planes_of_runs(planes_ptr, code if WHOLE else tl.where(inside, code, 0), run, n, WHOLE, BITS, RUN)
+    if BITS == 8:
+        at = run[:, None] * RUN + tl.arange(0, RUN)[None, :]
+        tl.store(codes_ptr + at, code.to(tl.uint8), mask=inside)
+    else:
+        store_planes_of_runs(codes_ptr, code if WHOLE else tl.where(inside, code, 0), run, n, WHOLE, BITS, RUN)
 
 
 @triton.jit
 def decode_groups_kernel(
-    planes_ptr, minimum_ptr, scale_ptr, values_ptr, n,
+    codes_ptr, minimum_ptr, scale_ptr, values_ptr, n,
     BITS: tl.constexpr, GROUP: tl.constexpr, LARGEST: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """code * scale + minimum of n neighbours in groups of GROUP, a multiple of 8; clamped to LARGEST, if it is not 0.
@@ -83,7 +87,7 @@ def decode_groups_kernel(
     is_there = row * 8 < n
     minimum = tl.load(minimum_ptr + group, mask=is_there, other=0.0).to(tl.float32)
     scale = tl.load(scale_ptr + group, mask=is_there, other=0.0).to(tl.float32)
-    code = load_planes(planes_ptr, row, k, n, (n + 7) // 8, BITS).to(tl.float32)
+    code = load_codes(codes_ptr, row, k, n, (n + 7) // 8, BITS).to(tl.float32)
     value = code * scale[:, None] + minimum[:, None]
     if LARGEST != 0:  # the last code may be above the largest number of the type; NaN stays
         value = tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))

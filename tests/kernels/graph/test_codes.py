@@ -2,9 +2,14 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from actfit import compress, saved_bytes
+from actfit.kernels.compression.forms import Groups
+from actfit.kernels.compression.layout import GroupLayout, layout_of
+from actfit.kernels.graph.codes import decode, encode
+from actfit.kernels.graph.splice import decoded_by_plain_operations
 
 
 class Softmax(nn.Module):
@@ -83,3 +88,24 @@ def test_codes_of_a_tensor_that_was_changed_are_not_shared() -> None:
     compress(model, bits=8)
     (got,) = torch.autograd.grad(model(x).sum(), weight)
     assert (got - exact).norm() < 2.0**-7 * exact.norm()
+
+
+@pytest.mark.parametrize("of_roots", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_plain_operations_decode_8_bits_as_our_kernels_do(transposed: bool, dtype: torch.dtype, of_roots: bool) -> None:
+    x = (50_000 * torch.rand(4, 32, 64)).to(dtype)
+    x = x.transpose(0, 1) if transposed else x
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    order, group = layout
+    codes = encode(x, order, group, 8, False, of_roots, False)
+    graph, mode = fx.Graph(), FakeTensorMode()
+    given = [graph.placeholder(f"code_{place}") for place in range(3)]
+    output = graph.output(None)
+    for node, code in zip(given, codes, strict=True):
+        node.meta["val"] = mode.from_tensor(code)
+    output.args = (decoded_by_plain_operations(given, mode.from_tensor(x), Groups(8, layout, of_roots), output),)
+    decoded = fx.GraphModule({}, graph)(*codes)
+    assert decoded.stride() == x.stride()
+    assert torch.equal(decoded, decode(*codes, None, x.shape, order, group, dtype, of_roots))
