@@ -1,12 +1,13 @@
 """The command's options, and checks of them that need no PyTorch."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from actfit.coefficients import command
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
-from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.methods.registry import DEFAULT, near
 from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
 from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.goals import GOALS
@@ -14,7 +15,7 @@ from actfit.kernels.planning.goals import GOALS
 PROG = "actfit memory"
 FORMATS = ("table", "json")
 DEFAULT_BITS = 4
-WITH_GPU = (*OPTIMIZERS, "adamw-fused", "none")  # values of --optimizer
+WITH_GPU = (*OPTIMIZERS, "none")  # values of --optimizer
 LEAST_GPU = 2**20  # bytes
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
@@ -89,8 +90,8 @@ def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--optimizer",
         metavar="O",
-        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also"
-        f" {', '.join(WITH_GPU[len(OPTIMIZERS) :])} (its default: {WITH_GPU[0]})",
+        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also none"
+        f" (its default: {WITH_GPU[0]})",
     )
     parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
@@ -134,8 +135,7 @@ def check(options: argparse.Namespace) -> None:
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
     share = isinstance(check_budget(options.budget), float)
-    if options.optimizer not in (None, *OPTIMIZERS):
-        raise KernelError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {options.optimizer!r}")
+    _check_optimizer(options.optimizer, OPTIMIZERS)
     if options.optimizer is not None and share:
         raise KernelError(
             f"optimizer must go with --budget in bytes, as 80GB, got the share {options.budget}; leave it out"
@@ -150,6 +150,11 @@ def _check_planned(options: argparse.Namespace) -> None:
         raise KernelError("accounting must be as-run with --budget, whose plan counts so, got 'cuda'")
 
 
+def _check_optimizer(name: str | None, known: Sequence[str]) -> None:
+    if name is not None and name not in known:
+        raise KernelError(f"optimizer must be one of {', '.join(known)}, got {name!r}{near(name, known)}")
+
+
 def _check_gpu(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid size of a GPU, and for options that exclude it."""
     try:
@@ -158,8 +163,7 @@ def _check_gpu(options: argparse.Namespace) -> None:
         given = 0
     if given < LEAST_GPU:  # 24 is forgotten units
         raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
-    if options.optimizer not in (None, *WITH_GPU):
-        raise KernelError(f"optimizer must be one of {', '.join(WITH_GPU)}, got {options.optimizer!r}")
+    _check_optimizer(options.optimizer, WITH_GPU)
     for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
         if getattr(options, name) not in (None, False):
             raise KernelError(
