@@ -111,13 +111,9 @@ def _add_gpu(parser: command.Parser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raise KernelError for invalid values, but of --policy, whose names need PyTorch."""
-    for name, value, allowed in (
-        ("format", options.format, FORMATS),
-        ("accounting", options.accounting, (None, *ACCOUNTINGS)),
-        ("dtype", options.dtype, (None, *DTYPES)),
-    ):
-        if value not in allowed:
-            raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+    _check_word("format", options.format, FORMATS)
+    _check_word("accounting", options.accounting, ACCOUNTINGS)
+    _check_word("dtype", options.dtype, DTYPES)
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
     ways(options)
@@ -135,13 +131,12 @@ def check(options: argparse.Namespace) -> None:
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
     share = isinstance(check_budget(options.budget), float)
-    _check_optimizer(options.optimizer, OPTIMIZERS)
+    _check_word("optimizer", options.optimizer, OPTIMIZERS)
     if options.optimizer is not None and share:
         raise KernelError(
             f"optimizer must go with --budget in bytes, as 80GB, got the share {options.budget}; leave it out"
         )
-    if options.goal not in (None, *GOALS):
-        raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {options.goal!r}")
+    _check_word("goal", options.goal, GOALS)
     for name in ("policy", "bits"):
         if getattr(options, name) is not None:
             got = ", ".join(getattr(options, name))
@@ -150,9 +145,9 @@ def _check_planned(options: argparse.Namespace) -> None:
         raise KernelError("accounting must be as-run with --budget, whose plan counts so, got 'cuda'")
 
 
-def _check_optimizer(name: str | None, known: Sequence[str]) -> None:
-    if name is not None and name not in known:
-        raise KernelError(f"optimizer must be one of {', '.join(known)}, got {name!r}{near(name, known)}")
+def _check_word(name: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise KernelError(f"{name} must be one of {', '.join(known)}, got {value!r}{near(value, known)}")
 
 
 def _check_gpu(options: argparse.Namespace) -> None:
@@ -163,7 +158,7 @@ def _check_gpu(options: argparse.Namespace) -> None:
         given = 0
     if given < LEAST_GPU:  # 24 is forgotten units
         raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
-    _check_optimizer(options.optimizer, WITH_GPU)
+    _check_word("optimizer", options.optimizer, WITH_GPU)
     for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
         if getattr(options, name) not in (None, False):
             raise KernelError(
