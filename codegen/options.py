@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from actfit.coefficients import command
-from actfit.coefficients.functions import ALIASES, names
-from actfit.fitting.errors import InputError, nearest
+from actfit.coefficients.functions import names
+from actfit.fitting.errors import InputError, check_name
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.few_bit import DEFAULT_BITS, MAX_BITS
 from actfit.kernels.methods.method import Method
@@ -67,8 +67,8 @@ def check(options: argparse.Namespace) -> None:
     if options.command == "emit" and options.all:
         _check_alone(options)
         return
-    if options.fn is not None and options.fn not in (known := (*names(), *ALIASES)):
-        raise InputError(f"unknown function {options.fn!r}; {nearest(options.fn, known)}")
+    if options.fn is not None:
+        check_name(options.fn)
     if options.command == "inspect" and options.fn is None:
         raise InputError("say what to inspect by --fn, as in: inspect --fn gelu --method fewbit --bits 3; got none")
     if options.command == "emit":

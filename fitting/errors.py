@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Iterable
 
 from actfit.coefficients.command import LONGEST, shortened
+from actfit.coefficients.functions import ALIASES, names
 
-__all__ = ["LONGEST", "InputError", "nearest", "shortened"]
+__all__ = ["LONGEST", "InputError", "check_name", "nearest", "shortened"]
 
 LONGEST_NAME = 64  # characters of a name that are compared with known names
 
@@ -18,6 +19,14 @@ class InputError(ValueError):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(shortened(message))
+
+
+def check_name(name: str) -> None:
+    """Raise `InputError` unless a function of the catalogue has this name."""
+    if name not in (known := (*names(), *ALIASES)):
+        is_word = name.replace("_", "").isalnum() or not name
+        hint = nearest(name, known) if is_word else "an expression goes to --expr"
+        raise InputError(f"unknown function {name!r}; {hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from actfit.coefficients.files import WRITING, noted
 from actfit.coefficients.functions import ALIASES, names
 from actfit.coefficients.schema import Document
 from actfit.coefficients.store import DATA, Published, publish, unchanged_version, write
-from actfit.fitting.errors import InputError, nearest
+from actfit.fitting.errors import InputError, check_name
 
 if TYPE_CHECKING:
     from actfit.fitting.activations import Activation
@@ -42,8 +42,8 @@ def check_function(options: argparse.Namespace) -> None:
         raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
     if options.name is not None and options.expr is None:
         raise InputError("--name goes with --expr")
-    if options.fn is not None and options.fn not in (known := (*names(), *ALIASES)):
-        raise InputError(f"unknown function {options.fn!r}; {nearest(options.fn, known)}")
+    if options.fn is not None:
+        check_name(options.fn)
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], plot: str) -> argparse._ArgumentGroup:

@@ -17,7 +17,7 @@ from actfit.kernels.memory.saved import size
 from actfit.kernels.memory.step import own_loss, peak_bytes
 from actfit.kernels.names import OPTIMIZERS
 from actfit.kernels.planning.batches import Call, call_of
-from actfit.kernels.planning.make import make_plan
+from actfit.kernels.planning.make import plan_to_fit
 from actfit.kernels.planning.plan import Plan
 
 
@@ -101,8 +101,8 @@ class Compression:
                 f"fit must be left out under FSDP, which has sharded the model already, got {fit!r}; make the"
                 " plan before with actfit.make_plan, and give plan= its file"
             )
-        options: Any = {"rounding": self.rounding or "nearest", "compiled": self.compiles, "stack_level": 4}
-        return _of_first_process(lambda: self.plan or make_plan(model, inputs, fit, **options, **trained))
+        options: Any = {"rounding": self.rounding or "nearest", "compiles": self.compiles, "stack_level": 4}
+        return _of_first_process(lambda: self.plan or plan_to_fit(model, inputs, fit, **options, **trained))
 
     def take_up(self, plan: Plan | None) -> None:
         """Go by the plan of a checkpoint, if it was made for the same budget; else plan anew."""

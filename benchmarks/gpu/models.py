@@ -115,7 +115,12 @@ def _with_lora(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
-    """Have a model train in one of the ways, with these inputs; the plan, if there is one."""
+    """Have a model train in one of the ways, with these inputs; the plan, if there is one.
+
+    Raises ValueError for another way, which would train in eager mode.
+    """
+    if way not in (known := (*parsers.MODEL_WAYS, *parsers.COMPILED_MODEL_WAYS)):
+        raise ValueError(f"way must be one of {', '.join(known)}, got {way!r}")
     ours, compiles = parsers.BY_INDUCTOR.get(way, way), way in parsers.BY_INDUCTOR
     if ours in COMPRESSED:
         compress(model, bits=COMPRESSED[ours], compiled=compiles)

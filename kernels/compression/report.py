@@ -84,4 +84,4 @@ def _lines(number: int, graph: Graph) -> Iterator[str]:
         )
         for key, crossings in groups.items()
     ]
-    yield from table([header, *rows])
+    yield from table([header, *rows]) if rows else ()

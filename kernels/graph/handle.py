@@ -17,7 +17,7 @@ from actfit.kernels.head.heads import Head
 from actfit.kernels.memory.step import Loss, check_loss
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.make import make_plan
+from actfit.kernels.planning.make import plan_to_fit
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.safety import Checked, check_model
 from actfit.kernels.planning.training import Optimizer
@@ -228,5 +228,5 @@ def _fitting(
         raise KernelError(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
-    named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compiled": compiles}
-    return make_plan(model, inputs, fit, **named, optimizer=optimizer, stack_level=3)
+    named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compiles": compiles}
+    return plan_to_fit(model, inputs, fit, **named, optimizer=optimizer, stack_level=3)

@@ -34,8 +34,9 @@ def check_request(
             raise KernelError(
                 f"policy must be None with compiled=True, got {policy!r}, which has own kernels; leave compiled out"
             )
-    if compiled not in (None, True, False):
-        raise KernelError(f"compiled must be True, False or None, got {shown(compiled)}")
+    for argument, given in (("compiled", compiled), ("chunked_loss", chunked_loss)):
+        if given is not None and not isinstance(given, bool):
+            raise KernelError(f"{argument} must be True, False or None, got {shown(given)}")
     if rounding is not None and rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
     if fit is not None:
@@ -45,11 +46,13 @@ def check_request(
             raise KernelError(
                 f"bits must be left out with fit, which chooses them for each tensor, got {bits}; give one of the two"
             )
-        check_optimizer(optimizer, check_budget(fit))
+        check_optimizer(optimizer, check_budget(fit, "fit"), "fit")
     elif optimizer is not None:
         raise KernelError("optimizer must go with fit, the bytes of a whole training, got no fit")
     if plan is not None and (bits is not None or rounding is not None):
         raise KernelError("bits and rounding must be left out with plan, which says both")
+    if rounding is not None and bits is None and fit is None:
+        raise KernelError(f"rounding must go with bits or fit, got {rounding!r} without codes to round to")
     if chunked_loss is not None and (fit is not None or plan is not None):
         raise KernelError("chunked_loss must be left out with a plan, which counts on it")
 

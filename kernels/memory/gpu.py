@@ -29,8 +29,7 @@ from actfit.kernels.planning.training import KINDS, of_step
 
 TRIES = 5  # batches that are measured beside the given one and twice as many; the models tried needed one
 OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
-    **{name: partial(kind, foreach=True) for name, kind in KINDS.items()},
-    "adamw-fused": partial(torch.optim.AdamW, fused=True),
+    name: kind if name.endswith("fused") else partial(kind, foreach=True) for name, kind in KINDS.items()
 }
 
 

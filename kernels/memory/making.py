@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from actfit.kernels import private
@@ -25,9 +25,14 @@ def line(error: Exception) -> str:
 
 
 class _Settled(TorchFunctionMode):
-    """Answers False when torch.nn.init (trunc_normal_) asks whether an element of a fake tensor is out of bounds."""
+    """Answers False when torch.nn.init (trunc_normal_) asks whether an element of a fake tensor is out of bounds.
+
+    Copies fake tensors, as nn.Transformer does with its layers, as others of their mode; PyTorch would copy the mode.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and private.is_fake(args[0]):
+            return _copied(*args)
         try:
             return func(*args, **(kwargs or {}))
         except private.DataDependentOutputException:
@@ -35,6 +40,14 @@ class _Settled(TorchFunctionMode):
             if func is not Tensor.__bool__ or sys._getframe(1).f_globals.get("__name__") != "torch.nn.init":
                 raise
             return False
+
+
+def _copied(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(x) not in memo:
+        made = x.detach().clone()
+        memo[id(x)] = nn.Parameter(made, x.requires_grad) if isinstance(x, nn.Parameter) else made
+    copied: Tensor = memo[id(x)]
+    return copied.requires_grad_(x.requires_grad)
 
 
 @contextmanager

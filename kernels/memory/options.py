@@ -1,12 +1,13 @@
 """The command's options, and checks of them that need no PyTorch."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from actfit.coefficients import command
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
-from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.methods.registry import DEFAULT, near
 from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
 from actfit.kernels.planning.budget import check as check_budget
 from actfit.kernels.planning.goals import GOALS
@@ -14,7 +15,7 @@ from actfit.kernels.planning.goals import GOALS
 PROG = "actfit memory"
 FORMATS = ("table", "json")
 DEFAULT_BITS = 4
-WITH_GPU = (*OPTIMIZERS, "adamw-fused", "none")  # values of --optimizer
+WITH_GPU = (*OPTIMIZERS, "none")  # values of --optimizer
 LEAST_GPU = 2**20  # bytes
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
@@ -89,8 +90,8 @@ def _add_planning(parser: command.Parser) -> None:
     parser.add_argument(
         "--optimizer",
         metavar="O",
-        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also"
-        f" {', '.join(WITH_GPU[len(OPTIMIZERS) :])} (its default: {WITH_GPU[0]})",
+        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also none"
+        f" (its default: {WITH_GPU[0]})",
     )
     parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
     parser.add_argument(
@@ -110,13 +111,9 @@ def _add_gpu(parser: command.Parser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raise KernelError for invalid values, but of --policy, whose names need PyTorch."""
-    for name, value, allowed in (
-        ("format", options.format, FORMATS),
-        ("accounting", options.accounting, (None, *ACCOUNTINGS)),
-        ("dtype", options.dtype, (None, *DTYPES)),
-    ):
-        if value not in allowed:
-            raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+    _check_word("format", options.format, FORMATS)
+    _check_word("accounting", options.accounting, ACCOUNTINGS)
+    _check_word("dtype", options.dtype, DTYPES)
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
     ways(options)
@@ -134,20 +131,23 @@ def check(options: argparse.Namespace) -> None:
 def _check_planned(options: argparse.Namespace) -> None:
     """Raise KernelError for an invalid budget, and for options that exclude it."""
     share = isinstance(check_budget(options.budget), float)
-    if options.optimizer not in (None, *OPTIMIZERS):
-        raise KernelError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {options.optimizer!r}")
+    _check_word("optimizer", options.optimizer, OPTIMIZERS)
     if options.optimizer is not None and share:
         raise KernelError(
             f"optimizer must go with --budget in bytes, as 80GB, got the share {options.budget}; leave it out"
         )
-    if options.goal not in (None, *GOALS):
-        raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {options.goal!r}")
+    _check_word("goal", options.goal, GOALS)
     for name in ("policy", "bits"):
         if getattr(options, name) is not None:
             got = ", ".join(getattr(options, name))
             raise KernelError(f"{name} must be left out with --budget, which decides it, got {got!r}")
     if options.accounting == "cuda":
         raise KernelError("accounting must be as-run with --budget, whose plan counts so, got 'cuda'")
+
+
+def _check_word(name: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise KernelError(f"{name} must be one of {', '.join(known)}, got {value!r}{near(value, known)}")
 
 
 def _check_gpu(options: argparse.Namespace) -> None:
@@ -158,8 +158,7 @@ def _check_gpu(options: argparse.Namespace) -> None:
         given = 0
     if given < LEAST_GPU:  # 24 is forgotten units
         raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
-    if options.optimizer not in (None, *WITH_GPU):
-        raise KernelError(f"optimizer must be one of {', '.join(WITH_GPU)}, got {options.optimizer!r}")
+    _check_word("optimizer", options.optimizer, WITH_GPU)
     for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
         if getattr(options, name) not in (None, False):
             raise KernelError(

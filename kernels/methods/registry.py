@@ -46,5 +46,6 @@ def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Met
 
 def near(name: str, known: Iterable[str]) -> str:
     """A hint at similar names, or ""."""
-    close = difflib.get_close_matches(name.lower()[:80], list(known), n=2, cutoff=0.5)
+    close, low = list(known), name.lower()[:80]
+    close = [low] if low in close else difflib.get_close_matches(low, close, n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""

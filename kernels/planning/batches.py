@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels import private
-from actfit.kernels.errors import KernelError
+from actfit.kernels.errors import KernelError, shown
 
 T = TypeVar("T")
 # Elements of a channel that statistics of a batch are of. Two are 1 and -1 after a batch norm, whatever they were: its
@@ -23,11 +23,16 @@ class Call(NamedTuple):
 
 
 def call_of(inputs: Any) -> Call:
-    """The call for `inputs` as `make_plan` takes them, or a call itself."""
+    """The call for `inputs` as `make_plan` takes them, or a call itself; raises KernelError for anything else."""
     if isinstance(inputs, Call):
         return inputs
     if isinstance(inputs, Mapping):
         return Call((), dict(inputs))
+    if not isinstance(inputs, Tensor | tuple | list):
+        raise KernelError(
+            "inputs must be a batch of training, a tensor, a tuple of arguments or a mapping of keyword arguments, got"
+            f" {shown(inputs)}; torch.as_tensor makes a tensor of numbers"
+        )
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})
 
 

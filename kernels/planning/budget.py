@@ -10,14 +10,16 @@ from actfit.kernels.planning.limits import Limits
 _UNITS = {"": 1, **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)} | {"b": 1}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
-RULE = (
-    'budget must be bytes at the peak of a step, as "24GiB" or 25769803776, or a share of what the model keeps for'
-    " backward now, as 0.2"
-)
+LEAST = 1024  # bytes: less is a share gone wrong, as 1, or forgotten units, as 24
 
 
-def check(budget: Any) -> int | float:
+def check(budget: Any, argument: str = "budget") -> int | float:
     """Bytes as a whole number, or a share as a number between 0 and 1.
+
+    Parameters
+    ----------
+    argument
+        What the user calls it.
 
     Raises
     ------
@@ -28,18 +30,26 @@ def check(budget: Any) -> int | float:
         number, unit = float(written[1]), _UNITS[written[2].lower()]
         if unit == 1 and not written[2] and 0 < number < 1:
             return number
-        if number * unit >= 1:
+        if number * unit >= LEAST:
             return int(number * unit)
     elif isinstance(budget, float) and 0 < budget < 1:
         return budget
     elif (
-        isinstance(budget, int | float) and not isinstance(budget, bool) and 1 <= budget < inf and budget == int(budget)
+        isinstance(budget, int | float)
+        and not isinstance(budget, bool)
+        and LEAST <= budget < inf
+        and budget == int(budget)
     ):
         return int(budget)
-    raise KernelError(f"{RULE}, got {shown(budget)}")
+    raise KernelError(
+        f"{argument} must be bytes at the peak of a step, {LEAST} or more, or a share of what the model keeps for"
+        f" backward now, between 0 and 1, got {shown(budget)}; give a share such as 0.4, or bytes such as '24GiB'"
+    )
 
 
-def limits(budget: Any, kept: int) -> Limits:
+def limits(budget: Any, kept: int, argument: str = "budget") -> Limits:
     """What a budget allows a model that keeps so many bytes now; raises KernelError as `check` does."""
-    number = check(budget)
-    return Limits(peak=number) if isinstance(number, int) else Limits(kept=int(number * kept), stock=kept)
+    number = check(budget, argument)
+    if isinstance(number, int):
+        return Limits(peak=number, argument=argument)
+    return Limits(kept=int(number * kept), stock=kept, argument=argument)

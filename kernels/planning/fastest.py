@@ -66,8 +66,8 @@ def _needed(step: Step, limit: Limits) -> str:
     if limit.kept is not None and kept > limit.kept:
         most, what, got = kept, "kept for backward", limit.kept
     return (
-        f"budget must be at least {size(most, up=True)} {what}, got {size(got or 0)}: exact gradients take as much,"
-        " with all blocks computed again that can be; max_gradient_error may allow less"
+        f"{limit.argument} must be at least {size(most, up=True)} {what}, got {size(got or 0)}: exact gradients"
+        " take as much, with all blocks computed again that can be; max_gradient_error may allow less"
     )
 
 

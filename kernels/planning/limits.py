@@ -22,12 +22,15 @@ class Limits:
         What the unchanged model keeps, if `kept` is a share of it; for messages.
     held
         What training holds besides, of the peak; for messages.
+    argument
+        What the user calls the budget; for messages.
     """
 
     peak: int | None = None
     kept: int | None = None
     stock: int | None = field(default=None, compare=False)
     held: int = field(default=0, compare=False)
+    argument: str = field(default="budget", compare=False)
 
     def include(self, kept: int, peak: int | None) -> bool:
         """Whether these bytes are within the limits."""

@@ -4,17 +4,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from actfit.coefficients.progress import shown as shown_progress
+from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
-from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.bounds import Bound, check_bound
 from actfit.kernels.planning.goals import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
-from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, silent
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training, silent
 from actfit.kernels.planning.training import Optimizer
 
 
@@ -74,9 +77,10 @@ def make_plan(
     compiled
         Whether the plan is for blocks that Inductor compiles, as `compress(model, plan=plan)` then does.
     optimizer
-        A torch.optim.Optimizer, or "adamw", "adam" or "sgd" with torch's defaults: the budget is of a whole training,
-        with weights, buffers, the batch, the optimizer's state, gradients from when backward makes them, and what the
-        optimizer's step takes. State is that of a step on tensors without memory, or what the optimizer has.
+        A torch.optim.Optimizer, or "adamw", "adamw-fused", "adam" or "sgd" with torch's defaults: the budget is of a
+        whole training, with weights, buffers, the batch, the optimizer's state, gradients from when backward makes
+        them, and what the optimizer's step takes. State is that of a step on tensors without memory, or what the
+        optimizer has.
     accumulates
         Whether gradients of several batches are added up, and are there throughout; with `optimizer`.
     strict
@@ -99,6 +103,8 @@ def make_plan(
         For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
     check_bound(max_gradient_error)
+    if not isinstance(strict, bool):
+        raise KernelError(f"strict must be True or False, got {shown(strict)}")
     if goal not in GOALS:
         raise KernelError(f"goal must be one of {', '.join(GOALS)}, got {shown(goal)}")
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
@@ -107,10 +113,19 @@ def make_plan(
         return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
 
 
+def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level: int, **named: Any) -> Plan:
+    """As `make_plan`, of the argument `fit` of `compress`, as messages call it; `named`: as of `Task`."""
+    with reported(None) as doing:
+        task = task_of(model, call_of(inputs), progress=doing, **named)
+        return plan_of(task, fit, stack_level=stack_level + STACK_LEVEL - 1, argument="fit")
+
+
 @contextmanager
 def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str], object]]:
     """A function for texts of what is being done: as given, or one that shows them on a terminal."""
     if progress is not None:
+        if not callable(progress):
+            raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
         yield progress
         return
     with shown_progress() as doing:
@@ -118,7 +133,51 @@ def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str
 
 
 def task_of(*given: Any, **named: Any) -> Task:
-    """A task, of arguments as of `Task`."""
+    """A task, of arguments as of `Task`; raises KernelError for wrong ones, and for a batch that does not run."""
     from actfit.kernels.graph.planning import CapturedTask  # it needs this package
 
-    return CapturedTask(*given, **named)
+    task = CapturedTask(*given, **named)
+    _check(task)
+    _check_batch(task)
+    return task
+
+
+def _check(task: Task) -> None:
+    if not isinstance(task.model, nn.Module):
+        raise KernelError(f"model must be a torch.nn.Module, got {shown(task.model)}")
+    for name, count in (("samples", task.samples), ("passes", task.passes)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise KernelError(f"{name} must be a whole number of 1 or more, got {shown(count)}")
+    for name, flag in (("compiled", task.compiles), ("accumulates", task.accumulates)):
+        if not isinstance(flag, bool):
+            raise KernelError(f"{name} must be True or False, got {shown(flag)}")
+    match task.stand_in:
+        case None | (nn.Module(), _) | (nn.Module(), _, _):
+            return
+    raise KernelError(f"stand_in must be (model, inputs) or (model, inputs, targets), got {shown(task.stand_in)}")
+
+
+def _check_batch(task: Task) -> None:
+    """Raise KernelError if a few samples do not run: fake tensors let some mistakes pass, as wrong dtypes."""
+    model, at = task.model, "inputs"
+    there = [*model.parameters(), *model.buffers(), *private.tree_leaves((*task.call, task.targets))]
+    if any(private.is_fake(x) or x.is_meta for x in there if isinstance(x, Tensor)):
+        return
+
+    def run(call: Call, targets: Any, _: float) -> None:
+        nonlocal at
+        at = "inputs"
+        output = model(*call.args, **call.kwargs)
+        at = "loss" if targets is None else "targets"
+        if task.loss is not None:
+            task.loss(output) if targets is None else task.loss(output, targets)
+
+    try:
+        with in_training(model), torch.enable_grad():
+            on_samples(task.call, task.targets, enough(model, (task.call, task.targets), task.samples), False, run)
+    except (KernelError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of any kind, as the model raises it
+        raise KernelError(
+            f"{at} must be what a step of training runs with, got {line(error)}; check names, shapes and dtypes"
+        ) from error

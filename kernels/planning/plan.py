@@ -234,4 +234,6 @@ def _gap(plan: Plan) -> str:
 
 
 def _blocks(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} blocks, {names[0]} to {names[-1]}"
+    if len(names) <= 3:
+        return f"block{'s' * (len(names) > 1)} {', '.join(names)}"
+    return f"{len(names)} blocks, {names[0]} to {names[-1]}"

@@ -1,7 +1,7 @@
 """Plans a task: bytes that a budget allows, the search, and a check of what it found on other samples."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -37,20 +37,26 @@ def plan_of(
     goal: Goal = "time",
     strict: bool = False,
     stack_level: int = STACK_LEVEL,
+    argument: str = "budget",
 ) -> Plan:
-    """As `make_plan`, for a task; `stack_level`: of the caller that a warning points to, seen from here."""
-    check_optimizer(task.optimizer, check(budget))
-    limit = replace(limits(budget, task.stock.kept), held=task.held.before)
+    """As `make_plan`, for a task.
+
+    stack_level: of the caller that a warning points to, seen from here; argument: what the user calls the budget.
+    """
+    check_optimizer(task.optimizer, check(budget, argument), argument)
+    for message in _doubts(task):
+        warnings.warn(message, stacklevel=stack_level)
+    limit = replace(limits(budget, task.stock.kept, argument), held=task.held.before)
     if limit.peak is not None and limit.peak < task.held.update:
         raise KernelError(
-            f"budget must be at least {size(task.held.update, up=True)}, got {size(limit.peak)}: weights, gradients,"
-            f" batch and {task.held.name} take as much without activations; train fewer weights"
+            f"{argument} must be at least {size(task.held.update, up=True)}, got {size(limit.peak)}: weights,"
+            f" gradients, batch and {task.held.name} take as much without activations; train fewer weights"
         )
     if limit.include(task.stock.kept, task.stock.peak) and not task.compiles:
         return _unneeded(task, budget, goal)
     outcome = _found(task, limit, max_gradient_error, goal)
     if isinstance(outcome, str):
-        message = f"budget must leave the peak as low as it is, got {shown(budget)}: {outcome}"
+        message = f"{argument} must leave the peak as low as it is, got {shown(budget)}: {outcome}"
         warnings.warn(message, stacklevel=stack_level)
         return _unneeded(task, budget, goal, outcome)
     best, limit = outcome
@@ -61,8 +67,9 @@ def plan_of(
     measured.verdict.tell(strict, stack_level)
     if is_coarse:
         warnings.warn(
-            f"budget must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err by"
-            f' {measured.errors.measured:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is',
+            f"{argument} must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err"
+            f" by {measured.errors.measured:.2%}, the least that fits;"
+            ' make_plan(..., goal="error") takes that as it is',
             stacklevel=stack_level,
         )
     if isinstance(max_gradient_error, float) and measured.errors.measured > max_gradient_error:
@@ -93,6 +100,21 @@ def plan_of(
         optimizer=task.held.name,
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
+
+
+def _doubts(task: Task) -> Iterator[str]:
+    """What a user may not mean."""
+    if task.training:
+        yield (
+            "model must be in training mode, got one in eval(), which is planned for as it is in train(); call"
+            " model.train() before"
+        )
+    if task.held.untrained:  # another optimizer may have them, whose state is not counted
+        yield (
+            f"optimizer must have all weights that want a gradient, got one of {task.held.name} without"
+            f" {task.held.untrained} of them; call requires_grad_(False) on what does not train, and leave"
+            " room for the state of another optimizer that has the rest"
+        )
 
 
 def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[Candidate, Limits] | str:

@@ -129,21 +129,23 @@ def infeasible(step: Step, limits: Limits) -> str:
     """The reason why the limits are too small, and the smallest budget that is not."""
     narrowest = everywhere(step, WIDTHS[0])
     codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
+    argument = limits.argument
     kept, peak = step.kept_with(narrowest), step.peak_with(narrowest)
     if limits.held:
         codes = f"weights, batch and optimizer take {size(limits.held)}, {codes}"
     if limits.kept is None or kept <= limits.kept:
         return (
-            f"budget must be at least {size(peak or 0, up=True)} at the peak of a step, got {size(limits.peak or 0)}:"
-            f" {codes}, and tensors that operations work on the rest; take fewer samples at once"
+            f"{argument} must be at least {size(peak or 0, up=True)} at the peak of a step, got"
+            f" {size(limits.peak or 0)}: {codes}, and tensors that operations work on the rest; take fewer samples at"
+            " once"
         )
     least, got = f"at least {size(kept, up=True)} kept for backward", size(limits.kept)
     if limits.stock is not None:
         share = math.ceil(1000 * (kept + 1) / limits.stock) / 1000
         if share >= 1:
-            return f"budget must be left out for a model that codes cannot make smaller, got {got} of {size(kept)}"
+            return f"{argument} must be left out for a model that codes cannot make smaller, got {got} of {size(kept)}"
         least = f"at least {share:g}, {size(kept, up=True)} kept for backward"
-    return f"budget must be {least}, got {got}: {codes}, and what must stay exact the rest"
+    return f"{argument} must be {least}, got {got}: {codes}, and what must stay exact the rest"
 
 
 def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -12,10 +13,11 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Living
 from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.methods.registry import near
 from actfit.kernels.names import OPTIMIZERS
 
 Optimizer: TypeAlias = str | optim.Optimizer
-KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD), strict=True))
+KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD, partial(optim.AdamW, fused=True)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -30,28 +32,35 @@ class Held:
         At the peak of the optimizer's step: all of these, gradients, and what the step works on.
     name
         Of the optimizer's class; "": nothing is counted.
+    untrained
+        How many weights that want a gradient the optimizer does not have.
     """
 
     before: int = 0
     update: int = 0
     name: str = ""
+    untrained: int = 0
 
     def over(self, peaks: Sequence[int]) -> tuple[int, ...]:
         """The peaks of training, of those of forward and backward over what is there before."""
         return (*(self.before + peak for peak in peaks), *([self.update] if self.name else []))
 
 
-def check_optimizer(optimizer: Any, budget: Any) -> None:
-    """Raise KernelError for what is no optimizer, and for one with a budget that is no whole number of bytes."""
+def check_optimizer(optimizer: Any, budget: Any, argument: str = "budget") -> None:
+    """Raise KernelError for what is no optimizer, and for one with a budget that is no whole number of bytes.
+
+    argument: what the user calls the budget.
+    """
     if optimizer is None:
         return
     if optimizer not in OPTIMIZERS and not isinstance(optimizer, optim.Optimizer):
         raise KernelError(
             f"optimizer must be one of {', '.join(OPTIMIZERS)}, or a torch.optim.Optimizer, got {shown(optimizer)}"
+            + near(getattr(optimizer, "__name__", str(optimizer)), OPTIMIZERS)
         )
     if isinstance(budget, float):
         raise KernelError(
-            f'budget must be bytes of a whole training with optimizer, as "80GB", got {budget}, a share; leave'
+            f'{argument} must be bytes of a whole training with optimizer, as "80GB", got {budget}, a share; leave'
             " optimizer out"
         )
 
@@ -85,9 +94,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
         optimizer = KINDS[optimizer](own)
     while isinstance(inner := getattr(optimizer, "optimizer", None), optim.Optimizer):
         optimizer = inner  # accelerate wraps it
-    ours = {id(weight) for weight in own}
+    ours, theirs = ({id(weight) for weight in weights} for weights in (own, _weights(optimizer)))
     others = [weight for weight in _weights(optimizer) if id(weight) not in ours]
-    if len(others) == len(_weights(optimizer)):
+    if not ours & theirs:
         raise KernelError(
             f"optimizer must have parameters of the model, got {type(optimizer).__name__} of others; make it of"
             " model.parameters()"
@@ -96,7 +105,8 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     there = _bytes([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
     there += _bytes(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
     gradients = _bytes(own)
-    return Held(there + accumulates * gradients, there + gradients + work, type(optimizer).__name__)
+    before, update = there + accumulates * gradients, there + gradients + work
+    return Held(before, update, type(optimizer).__name__, len(ours - theirs))
 
 
 def of_step(optimizer: optim.Optimizer) -> tuple[int, int]:

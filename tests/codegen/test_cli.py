@@ -133,6 +133,7 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
         ([], "the following arguments are required"),
         (["inspect"], "say what to inspect by --fn, as in: inspect --fn gelu --method fewbit --bits 3; got none"),
         (["emit", "--fn", "gelu", "--expr", "x"], "got both"),
+        (["emit", "--fn", "x*tanh(x)"], "unknown function 'x*tanh(x)'; an expression goes to --expr"),
         (["emit", "--fn", "gleu"], "unknown function 'gleu'; did you mean"),
         (["emit", "--fn", "gelu", "--method", "inwact"], "method must be one of forward-ad, fewbit, invact"),
         (["emit", "--fn", "gelu", "--dtype", "float64"], "dtype must be one of bfloat16, float16, float32, got"),

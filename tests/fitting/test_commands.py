@@ -34,6 +34,7 @@ OF_ONE: list[tuple[str, str]] = [
     ("--fn gelu --all", "say what to fit by one of --fn, --expr and --all, got --fn and --all"),
     ("--fn ''", "unknown function ''"),
     ("--fn gleu", "unknown function 'gleu'; did you mean gelu or"),
+    ("--fn 'x*sigmoid(x)'", "unknown function 'x*sigmoid(x)'; an expression goes to --expr"),
     ("--fn gelu --weight nrom", "unknown weight 'nrom': uniform, a distribution or a file; did you mean"),
     ("--fn gelu --weight ''", "weight must be uniform, a distribution like norm(0,2) or a file, got ''"),
     ("--fn gelu --weight 'poisson(3)'", "poisson is discrete: only continuous distributions, or a file of"),

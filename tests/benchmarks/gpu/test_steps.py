@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from actfit.coefficients import command
+from benchmarks.gpu import models
 from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from tests.benchmarks.gpu.machine import ROOT, environment
@@ -71,3 +72,8 @@ def test_what_a_group_says_of_its_tests(status, said, failed, tmp_path, monkeypa
     out = tmp_path / "failed.jsonl"
     assert gpu_tests.main(["kernels", "--out", str(out)]) == (command.BAD if failed else command.GOOD)
     assert out.read_text().splitlines() == failed
+
+
+def test_a_misspelt_way_does_not_run_as_eager() -> None:
+    with pytest.raises(ValueError, match=r"way must be one of eager, .*, got 'compres exact'"):
+        models.prepare(None, "compres exact")

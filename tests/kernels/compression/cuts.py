@@ -14,6 +14,7 @@ from torch._inductor.decomposition import select_decomp_table
 
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.layout import GroupLayout, layout_of
+from actfit.kernels.engine import ops
 from actfit.kernels.graph import codes, splice
 
 
@@ -33,7 +34,19 @@ def _encode(x: Tensor, order: Sequence[int], group: int, bits: int, *options: bo
 def _decode(
     held: Tensor, _: Tensor, __: Tensor, sized: Tensor | None, shape: Sequence[int], order: Sequence[int], *others: Any
 ) -> Tensor:
-    return codes.shaped(held, shape if sized is None else sized.shape[:-1], order)
+    return codes.shaped(held, shape if sized is None else sized.shape[:-1], order).clone()  # an operation makes its own
+
+
+_OF_FULL_WIDTH = {codes.encode: _encode, codes.encode_input: _encode, codes.decode: _decode}
+for _name, _of in (("encode", codes.encode), ("decode", codes.decode)):  # Inductor calls operations only
+    _signature = str(codes.operation(_of)._schema).partition("(")[2]  # type: ignore[attr-defined]
+    torch.library.define(f"actfit_full_width::{_name}", f"({_signature}", tags=ops.STRIDES)
+    torch.library.impl(f"actfit_full_width::{_name}", "CompositeExplicitAutograd", _OF_FULL_WIDTH[_of])
+    torch.library.register_fake(f"actfit_full_width::{_name}", _OF_FULL_WIDTH[_of])
+_OPERATIONS = {
+    _encode: torch.ops.actfit_full_width.encode.default,
+    _decode: torch.ops.actfit_full_width.decode.default,
+}
 
 
 @contextlib.contextmanager
@@ -42,9 +55,10 @@ def full_width() -> Iterator[None]:
 
     If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
     """
-    replaced: dict[Any, Any] = {codes.encode: _encode, codes.encode_input: _encode, codes.decode: _decode}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splice, "operation", lambda function: replaced.get(function, function))
+        for replaced, function in _OF_FULL_WIDTH.items():
+            patch.setattr(splice, replaced.__name__, function)
+        patch.setattr(splice, "operation", lambda function: _OPERATIONS.get(function) or codes.operation(function))
         yield
 
 

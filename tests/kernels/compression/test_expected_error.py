@@ -6,6 +6,7 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
+from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.layout import GROUP_SIZES
 from actfit.kernels.compression.report import Report
 from actfit.kernels.methods.expected_error import expected_error, squared_range
@@ -47,3 +48,7 @@ def test_the_report_tells_it(rounding: str, monkeypatch: pytest.MonkeyPatch) -> 
     text = str(Report(tuple(cut.graphs)))
     assert {"nearest": " 9.1 % ", "stochastic": " 13 % "}[rounding] in text
     assert "normally distributed" in text
+
+
+def test_a_graph_that_saves_nothing_has_no_table() -> None:
+    assert str(Report((Graph(()),))).startswith("graph 1: 0 B are saved for backward\n\nerror: ")

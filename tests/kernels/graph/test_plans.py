@@ -3,9 +3,11 @@
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from actfit import Plan, compress, make_plan
 from actfit.kernels.errors import KernelError
@@ -102,7 +104,24 @@ def test_plans_of_other_kinds_and_models_are_refused(made: tuple[nn.Module, Tens
         ({"fit": 0.5}, "inputs must be given with fit"),
         ({"inputs": torch.ones(2, 64)}, "inputs must go with bits, plan or fit"),
         ({"bits": 4, "targets": 1}, "targets must go with loss"),
-        ({"fit": "two", "inputs": torch.ones(2, 64)}, "budget must be bytes"),
+        ({"fit": "two", "inputs": torch.ones(2, 64)}, "fit must be bytes"),
+        ({"fit": 1, "inputs": torch.ones(2, 64)}, "fit must be .*, got 1; give a share such as 0.4, or bytes such as"),
+        ({"fit": "1KiB", "inputs": torch.ones(2, 64)}, "fit must be at least .* at the peak of a step, got 1.0 KiB"),
+        ({"fit": 1e-9, "inputs": torch.ones(2, 64)}, "fit must be "),
+        ({"fit": 0.5, "inputs": "batch"}, "inputs must be .* a tensor, a tuple of arguments or .*, got 'batch'"),
+        (
+            {"bits": 8, "inputs": np.ones((2, 64))},
+            r"inputs must be .*, got a ndarray of float64, of shape \(2, 64\); torch",
+        ),
+        ({"fit": "1TB", "inputs": torch.ones(2, 64).double()}, "inputs must be .* got RuntimeError: .*; check names"),
+        ({"fit": 0.5, "inputs": {"y": torch.ones(2, 64)}}, "inputs must be .* got TypeError: .* argument 'y'; check"),
+        (
+            {"fit": 0.5, "inputs": torch.ones(2, 64), "loss": F.mse_loss, "targets": 1},
+            "targets must be .* AttributeError: ",
+        ),
+        ({"chunked_loss": "yes"}, "chunked_loss must be True, False or None, got 'yes'"),
+        ({"compiled": 1}, "compiled must be True, False or None, got 1"),
+        ({"rounding": "nearest"}, "rounding must go with bits or fit, got 'nearest'"),
         ({"plan": 3}, "plan must be a plan or the path of one"),
         ({"plan": "none.json"}, "plan must be a file that can be read"),
         ({"fit": 0.2, "plan": "x.json"}, "fit must be left out with plan"),
@@ -114,4 +133,5 @@ def test_arguments(options: dict[str, object], message: str) -> None:
     model = net()
     with pytest.raises(KernelError, match=message):
         compress(model, **options)  # type: ignore[arg-type]
+    assert model.training
     assert not any("forward" in vars(module) for module in model.modules())

@@ -164,6 +164,10 @@ def test_llama_takes_seconds_and_no_memory() -> None:
         (f"--model mlp --seq {'9' * 5000}", "seq must be a whole number from 1 to 1073741824, got '999"),
         ("--model mlp --batch 0", "batch must be a whole number from 1 to 1073741824, got '0'"),
         ("--model mlp --dtype int8", "dtype must be one of float32, "),
+        (
+            "--model mlp --dtype bf16",
+            "dtype must be one of float32, bfloat16, float16, float64, got 'bf16'; did you mean bfloat16",
+        ),
         ("--model mlp --accounting gpu", "accounting must be one of as-run, cuda, got 'gpu'"),
         ("--model mlp --attention flash", "attention must be one of eager, sdpa, got 'flash'"),
         (f"--model mlp --batch {2**30} --seq {2**30}", "mlp must run with its inputs on fake tensors, as nothing is"),

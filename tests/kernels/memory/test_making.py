@@ -11,6 +11,8 @@ from actfit.kernels.memory.zoo import build
 from tests.kernels.memory.models import tensors
 
 THEIRS = """
+from copy import deepcopy
+
 import torch
 from torch import nn
 
@@ -37,6 +39,7 @@ def stochastic():
     calls.append(type(torch.ones(1)).__name__)
     rates = [one.item() for one in torch.linspace(0, 0.5, 3)]
     return Tied(rates[-1]), torch.ones(2, 4)
+def copied(): return deepcopy(Tied()), torch.ones(2, 4)  # as nn.Transformer does with its layers
 def branching(): return Tied(1.0 if torch.ones(1).sum() > 0 else 0.0), torch.ones(2, 4)
 def elsewhere(): return table, torch.zeros(2, dtype=torch.int64)
 def wrong(): return Tied()
@@ -57,7 +60,7 @@ def theirs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "function", ["tensor", "several", "named", "truncated", "stochastic", "branching", "elsewhere"]
+    "function", ["tensor", "several", "named", "truncated", "stochastic", "copied", "branching", "elsewhere"]
 )
 @pytest.mark.parametrize("mode", ["fake", "real"])
 def test_the_user_s_own(theirs, function, mode, request):

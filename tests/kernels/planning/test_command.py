@@ -102,7 +102,7 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--budget 10XB", r'budget must be bytes at the peak of a step, as "24GiB" or .*, got \'10XB\''),
+        ("--budget 10XB", "budget must be bytes at the peak of a step, .*, got '10XB'; give a share"),
         ("--budget 0.2 --policy invact", "policy must be left out with --budget, which decides it, got 'invact'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
@@ -111,7 +111,8 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--goal time", "goal must go with --budget, whose plan it is of, got no budget"),
         ("--optimizer adamw", "optimizer must go with --budget, whose plan it is of, got no budget"),
         ("--budget 0.2 --optimizer adamw", "optimizer must go with --budget in bytes, as 80GB, got the share 0.2"),
-        ("--budget 1GiB --optimizer lion", "optimizer must be one of adamw, adam, sgd, got 'lion'"),
+        ("--budget 1GiB --optimizer lion", "optimizer must be one of adamw, adam, sgd, adamw-fused, got 'lion'"),
+        ("--budget 1GiB --optimizer AdamW", "optimizer must be one of .*, got 'AdamW'; did you mean adamw"),
         ("--budget 0.3 --goal speed", "goal must be one of time, error, got 'speed'"),
     ],
 )

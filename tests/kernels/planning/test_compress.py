@@ -69,7 +69,8 @@ def test_modes_random_numbers_and_buffers_stay() -> None:
     model.eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(3)
-    make_plan(model, inputs, 0.3, goal="error")
+    with pytest.warns(UserWarning, match="model must be in training mode"):
+        make_plan(model, inputs, 0.3, goal="error")
     drawn = torch.rand(4)
     torch.manual_seed(3)
     assert torch.equal(drawn, torch.rand(4))

@@ -32,7 +32,7 @@ def with_auxiliary_losses() -> nn.Module:
 def test_a_plan_that_makes_the_peak_larger_is_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = with_auxiliary_losses(), torch.randn(256, 64)
     monkeypatch.setattr(planner, "_found", lambda *given: "the peak of a step would be 1 GiB, 2 × what it is now")
-    with pytest.warns(UserWarning, match=r"budget must leave the peak as low as it is, got 0\.05: .* × what it is"):
+    with pytest.warns(UserWarning, match=r"fit must leave the peak as low as it is, got 0\.05: .* × what it is"):
         plan = compress(model, fit=0.05, inputs=x).plan
     assert plan is not None
     assert not plan.needed

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from actfit import KernelError, Plan, make_plan
 from actfit.kernels.methods.planned import Planned
@@ -104,6 +106,9 @@ def test_what_a_plan_says() -> None:
     said = str(PLAN)
     assert "kept for backward 8.0 KiB before, 4.5 KiB planned" in said
     assert "1.10% measured, 1.00% predicted; with 3 bits everywhere 2.00%" in said
+    assert "\ncomputed again in backward: block 0\n" in said
+    assert "\nas they are: blocks 0, 2\n" in str(replace(PLAN, unchanged=("0", "2")))
+    assert "backward: 4 blocks, 0 to 3\n" in str(replace(PLAN, recomputed=tuple("0123")))
     assert "| *: silu | 1 | 3 |" in said
     assert "| *.out: linear | 1 | whole |" in said
     assert "needs no plan" in str(replace(PLAN, sites=(), recomputed=(), planned=PLAN.stock))
@@ -129,11 +134,62 @@ def test_budgets(budget: Any, number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", ["", "24XB", "GiB", "-1GiB", "0", 0, 0.0, 1.5, -3, True, None, [1], "1e9", "inf", float("nan"), "0.2GiBB"]
+    "budget",
+    [
+        "",
+        1,
+        24,
+        1.0,
+        "24",
+        "1",
+        "1000",
+        "24XB",
+        "GiB",
+        "-1GiB",
+        "0",
+        0,
+        0.0,
+        1.5,
+        -3,
+        True,
+        None,
+        [1],
+        "1e9",
+        "inf",
+        float("nan"),
+        "0.2GiBB",
+    ],
 )
 def test_what_is_no_budget(budget: Any) -> None:
     with pytest.raises(KernelError, match="budget must be bytes at the peak of a step"):
         check(budget)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"samples": "2"}, "samples must be a whole number of 1 or more, got '2'"),
+        ({"passes": 0}, "passes must be a whole number of 1 or more, got 0"),
+        ({"compiled": "no"}, "compiled must be True or False, got 'no'"),
+        ({"accumulates": 1}, "accumulates must be True or False, got 1"),
+        ({"strict": "yes"}, "strict must be True or False, got 'yes'"),
+        ({"progress": True}, "progress must be a function of a text, or None, got True"),
+        ({"stand_in": nn.ReLU()}, r"stand_in must be \(model, inputs\) or .*, got ReLU\(\)"),
+        ({"model": "gpt"}, "model must be a torch.nn.Module, got 'gpt'"),
+        ({"budget": 24}, "budget must be .*, got 24; give a share such as 0.4, or bytes such as '24GiB'"),
+    ],
+)
+def test_what_make_plan_refuses(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        make_plan(**{"model": nn.Linear(4, 4), "inputs": torch.ones(2, 4), "budget": 0.5} | given)
+
+
+def test_a_model_in_eval_is_told() -> None:
+    model = nn.Linear(4, 4).eval()
+    with pytest.warns(UserWarning, match=r"model must be in training mode, .*; call model.train\(\) before") as told:
+        make_plan(model, torch.ones(2, 4), "1TB")
+    assert [warning.filename for warning in told] == [__file__]
+    assert not model.training
 
 
 def test_limits_of_budgets() -> None:

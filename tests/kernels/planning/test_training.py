@@ -153,13 +153,14 @@ class OnNumbers(optim.Optimizer):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"optimizer": "lion"}, "optimizer must be one of adamw, adam, sgd, or a torch.optim.Optimizer, got 'lion'"),
-        ({"optimizer": optim.AdamW}, "optimizer must be one of .*, got <class"),
-        ({"optimizer": "adamw", "fit": 0.5}, "budget must be bytes of a whole training with optimizer, .*got 0.5"),
+        ({"optimizer": "lion"}, "optimizer must be one of adamw, .*, or a torch.optim.Optimizer, got 'lion'$"),
+        ({"optimizer": "AdamW"}, "optimizer must be one of .*, got 'AdamW'; did you mean adamw.$"),
+        ({"optimizer": optim.AdamW}, "optimizer must be one of .*, got <class .*; did you mean adamw.$"),
+        ({"optimizer": "adamw", "fit": 0.5}, "fit must be bytes of a whole training with optimizer, .*got 0.5"),
         ({"optimizer": "adamw", "fit": None}, "optimizer must go with fit, .*, got no fit"),
         (
             {"optimizer": "adamw", "fit": "800KB"},
-            r"budget must be at least 873.. KiB, got 781.2 KiB: weights, gradients, .*AdamW",
+            r"fit must be at least 873.. KiB, got 781.2 KiB: weights, gradients, .*AdamW",
         ),
         ({"optimizer": adamw(mlp()[0])}, "optimizer must have parameters of the model, got AdamW of others"),
         (
@@ -175,6 +176,23 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(KernelError, match=message) as caught:
         compress(model, **{"fit": "3MiB", "inputs": inputs} | given)
     assert "\n" not in str(caught.value)
+
+
+def test_an_optimizer_of_some_of_the_weights_is_told() -> None:
+    model, inputs = mlp()
+    some = optim.SGD(model[0].parameters(), lr=0.1)
+    with pytest.warns(
+        UserWarning, match=r"optimizer must have all weights .* got one of SGD without 10 of them"
+    ) as told:
+        compress(model, fit="1TB", inputs=inputs, optimizer=some)
+    assert [warning.filename for warning in told] == [__file__]
+
+
+def test_a_fused_optimizer_by_name() -> None:
+    model, inputs = mlp()
+    fused, plain = (held_by(model, inputs, name, False) for name in ("adamw-fused", "adamw"))
+    assert (fused.before, fused.name) == (plain.before, plain.name)
+    assert fused.update < plain.update
 
 
 def test_nothing_to_train_is_refused() -> None:
