@@ -17,6 +17,7 @@ from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
 from actfit.kernels.graph.units import units
+from actfit.kernels.head.logits import waits
 from actfit.kernels.memory.compiled import saved_of
 from actfit.kernels.memory.step import run_step
 from actfit.kernels.memory.storages import addresses, storages
@@ -63,8 +64,9 @@ class CapturedTask(Task):
         engine.history = history
 
         def end_forward(results: list[Tensor]) -> None:
-            held = addresses([x for result in results if result.grad_fn for x in saved_of(result.grad_fn)])
-            others = [x for x in results if not any(storage._cdata in held for storage in storages(x))]
+            held = addresses([x for result in results for x in _held(result)])
+            there = [x for x in results if not waits(x)]
+            others = [x for x in there if not any(storage._cdata in held for storage in storages(x))]
             ends.append((history.event(), history.now_without(others)))
 
         run_step(
@@ -80,6 +82,14 @@ class CapturedTask(Task):
             history.whole.clear()  # no tensor could have codes
         peaks = self.held.over(history.peaks)
         return Step(history.sites(), OBSERVED, peaks, *ends[0], history.operations, history.whole)
+
+
+def _held(result: Tensor) -> Iterator[Tensor]:
+    """The tensors that a result holds for backward; to ask logits that wait for their node would make them."""
+    if waits(result):
+        yield from result.linear.given
+    elif result.grad_fn:
+        yield from saved_of(result.grad_fn)
 
 
 WHOLE = "saved whole"  # a key of what goes with a graph
