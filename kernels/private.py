@@ -127,6 +127,11 @@ def tensor_without_memory(kind: type[T], shape: Sequence[int], dtype: torch.dtyp
     return made
 
 
+def keeps_graph() -> bool:
+    """Whether the backward pass that goes on keeps its graph."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 def without_saved_hooks() -> AbstractContextManager[Any]:
     """A context in which hooks of saved tensors that were set outside see nothing."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():

@@ -1,8 +1,9 @@
 """The basis of plans for `compress`: what captured graphs save in a step, and the errors of codes there."""
 
 import weakref
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor, fx
@@ -17,6 +18,7 @@ from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
 from actfit.kernels.graph.units import units
+from actfit.kernels.head.logits import waits
 from actfit.kernels.memory.compiled import saved_of
 from actfit.kernels.memory.step import run_step
 from actfit.kernels.memory.storages import addresses, storages
@@ -41,6 +43,11 @@ class CapturedTask(Task):
         names = {name for name, _ in units(self.model, leaves=True, heads=True)}
         return [name for name in super().blocks if name in names]
 
+    @cached_property
+    def _observing(self) -> dict[Hashable, "_Observed"]:
+        """What captured a model for observed steps: other steps run its graphs, whichever blocks are alike."""
+        return {}
+
     def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:
         method = None if ways.exact else EveryTensor(MAX_BITS, self.rounding)
         # It captures once, for all calls.
@@ -59,12 +66,15 @@ class CapturedTask(Task):
     def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         history, ends = History(), list[tuple[int, int]]()
         method = None if ways.exact else Planned(OBSERVED, self.rounding, dict.fromkeys(whole, None))
-        engine = _Observed(method, frozenset(ways.recomputed), chunked_loss=True, compiles=self.compiles)
-        engine.history = history
+        engine = self._observing.setdefault(
+            (ways.exact, frozenset(whole)), _Observed(method, chunked_loss=True, compiles=self.compiles)
+        )
+        engine.history, engine.recomputed = history, frozenset(ways.recomputed)
 
         def end_forward(results: list[Tensor]) -> None:
-            held = addresses([x for result in results if result.grad_fn for x in saved_of(result.grad_fn)])
-            others = [x for x in results if not any(storage._cdata in held for storage in storages(x))]
+            held = addresses([x for result in results for x in _held(result)])
+            there = [x for x in results if not waits(x)]
+            others = [x for x in there if not any(storage._cdata in held for storage in storages(x))]
             ends.append((history.event(), history.now_without(others)))
 
         run_step(
@@ -82,6 +92,14 @@ class CapturedTask(Task):
         return Step(history.sites(), OBSERVED, peaks, *ends[0], history.operations, history.whole)
 
 
+def _held(result: Tensor) -> Iterator[Tensor]:
+    """The tensors that a result holds for backward; to ask logits that wait for their node would make them."""
+    if waits(result):
+        yield from result.linear.given
+    elif result.grad_fn:
+        yield from saved_of(result.grad_fn)
+
+
 WHOLE = "saved whole"  # a key of what goes with a graph
 
 
@@ -92,7 +110,7 @@ class _Observed(Engine):
     interprets = True
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
-        return _Observing(self, name, self.history)
+        return _Observing(self, name)
 
     def forward_run(self, module: fx.GraphModule, made: Run) -> Run:
         run, engine = super().forward_run(module, made), weakref.proxy(self)
@@ -109,10 +127,6 @@ class _Observed(Engine):
 class _Observing(Named):
     """Cuts as in training; forward tells of its codes."""
 
-    def __init__(self, engine: Engine, name: str, history: History) -> None:
-        super().__init__(engine, name)
-        self._history = history
-
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
         super()._write(forward, backward, cut, rounding)
         whole = [node for node in cut.sites if self.method is not None and isinstance(cut.forms[node], Whole)]
@@ -120,13 +134,13 @@ class _Observing(Named):
         replace_codes(forward, backward, cut, self._noting, self._decoding)
 
     def _decoding(self, planes: Tensor, *others: Any) -> Tensor:
-        return self._history.decoded(planes, decode(planes, *others))
+        return self._engine.history.decoded(planes, decode(planes, *others))
 
     def _noting(self, site: str) -> Callable[..., Any]:
         def noting(x: Tensor, order: Any, group: int, bits: int, *others: Any) -> list[Tensor]:
             made = encode(x, order, group, bits, *others)
             name = self._whole_name(site)
-            self._history.saved(name, x, bits, made[:3], made[0].untyped_storage())
+            self._engine.history.saved(name, x, bits, made[:3], made[0].untyped_storage())
             return made
 
         return noting

@@ -193,7 +193,10 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_again(ctx, grad), None, None
+        x, weight, bias, *_ = ctx.saved_tensors
+        linear = Linear(x, weight, bias, ctx.steps)
+        _, made = ctx.loss.passes(linear, ctx.needs_input_grad[:3], grad)  # by each chunk's logits, made again
+        return *once(made, (x, weight)), None, None
 
 
 class _Total(torch.autograd.Function):
@@ -204,27 +207,22 @@ class _Total(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, steps: tuple[Step, ...], loss: CrossEntropy
     ) -> Tensor:
         linear, needed = Linear(x, weight, bias, steps), ctx.needs_input_grad[:3]
-        ctx.steps, ctx.loss, ctx.share = steps, loss, loss.share(linear)
+        share = loss.share(linear)
         ctx.save_for_backward(x, weight, bias, *loss.watched)
-        losses, ctx.gradients = loss.passes(linear, needed, ctx.share.expand(len(x)))
-        return loss.total(losses, ctx.share)
+        losses, ctx.gradients = loss.passes(linear, needed, share.expand(len(x)))
+        return loss.total(losses, share)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, *_ = ctx.saved_tensors
-        made, ctx.gradients = ctx.gradients, None
-        if made is None:  # they are given away: a graph that is retained runs again
-            return *_again(ctx, (grad * ctx.share).expand(len(x))), None, None
+        made = ctx.gradients
+        if private.keeps_graph():  # it may run again
+            scale = torch.mul
+        else:
+            scale, ctx.gradients = Tensor.mul_, None
         with torch.no_grad():
-            scaled = [None if each is None else each.mul_(grad) for each in made]
+            scaled = [None if each is None else scale(each, grad) for each in made]
         return *once(scaled, (x, weight)), None, None
-
-
-def _again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients by each chunk's logits, made again; `grad` is that of the rows' losses."""
-    x, weight, bias, *_ = ctx.saved_tensors
-    _, made = ctx.loss.passes(Linear(x, weight, bias, ctx.steps), ctx.needs_input_grad[:3], grad)
-    return once(made, (x, weight))
 
 
 def once(gradients: Sequence[Tensor | None], given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

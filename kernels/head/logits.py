@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -80,6 +80,11 @@ class Logits(Tensor):
         if self._made is None:
             self.family.make(why)
         return cast(Tensor, self._made)
+
+
+def waits(x: Tensor) -> TypeGuard[Logits]:
+    """Whether these are logits that take no memory, as nobody has needed their numbers yet."""
+    return isinstance(x, Logits) and x._made is None
 
 
 def deferred(linear: Linear, name: str) -> tuple[Tensor, Family]:

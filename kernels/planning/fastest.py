@@ -7,6 +7,7 @@ the bytes that steps take in which all blocks go one way.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple
@@ -169,15 +170,18 @@ class _Search:
         ways, step, *_ = candidate
         if candidate.codes and ways.recomputed:  # what is given to these has no errors yet
             candidate = candidate._replace(errors=self.task.errors(ways.recomputed, step))
-        asked = self.bound
-        for _ in range(TRIES):
-            solved = self._solved(candidate, asked)
-            if solved is None or not solved.codes:
-                return solved
-            [error] = self.task.checked(ways.recomputed, [solved.solution.bits])
-            if error <= self.bound:
-                return solved
-            asked *= MARGIN * self.bound / error
+        asked, gradients = self.bound, None
+        with ExitStack() as measuring:
+            for _ in range(TRIES):
+                solved = self._solved(candidate, asked)
+                if solved is None or not solved.codes:
+                    return solved
+                bits = solved.solution.bits
+                gradients = gradients or measuring.enter_context(self.task.checking(ways.recomputed, bits))
+                error = gradients.error(bits)
+                if error <= self.bound:
+                    return solved
+                asked *= MARGIN * self.bound / error
         return None
 
 

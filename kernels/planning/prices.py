@@ -16,7 +16,7 @@ from actfit.kernels.planning.batches import Call, on_samples, parts
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.task import SAMPLES, Task, in_training
 
-ROUNDS = 5  # in each of which every way takes a step; the fastest step counts, as others only disturb it
+ROUNDS = 3  # in each of which every way takes a step; the fastest step counts, as others only disturb it
 ENOUGH = 0.25  # seconds of a step of so many samples that what a call costs hardly shows; our choice
 ROOM = 0.8  # of the memory that is free on a GPU
 Ways = dict[str, Callable[[], AbstractContextManager[object]]]  # what the model is changed by, for a step
@@ -123,18 +123,24 @@ def _seconds(
                 taken = _timed(task, partial(_step, task, call, targets))
             if number:
                 seconds[way].append(taken)
-        with ExitStack() as undone:
-            _clocked(task, blocks, seconds, undone)
-            _step(task, call, targets)
+        if blocks:
+            with ExitStack() as undone:
+                _clocked(task, blocks, seconds, undone)
+                _forward(task, call, targets)
     return seconds
 
 
-def _step(task: Task, call: Call, targets: Any) -> None:
-    """Forward and backward, of copies of the inputs: a model may change these in place."""
+def _forward(task: Task, call: Call, targets: Any) -> list[Tensor]:
+    """What backward starts from, of copies of the inputs: a model may change these in place."""
     call, targets = private.tree_map(lambda x: _copied(x) if isinstance(x, Tensor) else x, (call, targets))
-    weights = [weight for weight in task.model.parameters() if weight.requires_grad]
     with torch.enable_grad():
-        losses = differentiated(task.model(*call.args, **call.kwargs), task.loss, targets)
+        return differentiated(task.model(*call.args, **call.kwargs), task.loss, targets)
+
+
+def _step(task: Task, call: Call, targets: Any) -> None:
+    """Forward and backward."""
+    weights = [weight for weight in task.model.parameters() if weight.requires_grad]
+    losses = _forward(task, call, targets)
     torch.autograd.grad(losses, weights, [torch.ones_like(x) for x in losses], allow_unused=True)
 
 

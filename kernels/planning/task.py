@@ -174,11 +174,6 @@ class Task(ABC):
             self._errors[key] = completed(measured, step), completed(foreseen, step)
         return self._errors[key]
 
-    def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
-        """||g' - g||² / ||g||² with each of these plans, on samples that the plans were not made with."""
-        with self.checking(blocks, plans[0]) as gradients:
-            return [gradients.error(bits) for bits in plans]
-
     @contextmanager
     def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> Iterator[Gradients]:
         """Gradients of samples that plans with these sites were not made with."""

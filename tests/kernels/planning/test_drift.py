@@ -84,7 +84,8 @@ def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: i
     train(model, steps)
     task = task_of(model, call_of(words), samples=samples, compiles=compiled)
     bits = plan.method.at_site
-    error, uniform = task.checked(plan.recomputed, [bits, dict.fromkeys(bits, plan.uniform)])
+    with task.checking(plan.recomputed, bits) as gradients:
+        error, uniform = (gradients.error(each) for each in (bits, dict.fromkeys(bits, plan.uniform)))
     return Later(error**0.5, uniform**0.5, plan.errors.predicted)
 
 

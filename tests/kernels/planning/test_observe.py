@@ -1,5 +1,6 @@
 """What a step is expected to take with other bits is what it takes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from actfit.kernels.graph.planning import OBSERVED, CapturedTask
 from actfit.kernels.memory.step import differentiated, peak_bytes
 from actfit.kernels.methods.planned import WIDTHS, Planned
 from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.blocks import BlockWays
 from actfit.kernels.planning.step import Step
 from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import NETS, text
@@ -108,6 +110,15 @@ def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> N
     step = observe(model, inputs)
     assert [site.born for site in step.sites] == sorted(site.born for site in step.sites)
     assert all(site.born < step.backward < site.dead <= len(step.peaks) for site in step.sites)
+
+
+def test_graphs_that_another_step_captured_are_observed_alike() -> None:
+    model, inputs = text(3)
+    task, ways = CapturedTask(model, Call(inputs, {})), BlockWays(("0",), ("2",))
+    task.step()
+    again, alone = task.step(ways), CapturedTask(model, Call(inputs, {})).step(ways)
+    assert (again.peaks, again.kept) == (alone.peaks, alone.kept)
+    assert [replace(site, tensor=None) for site in again.sites] == [replace(site, tensor=None) for site in alone.sites]
 
 
 def test_training_counts_what_training_saves() -> None:

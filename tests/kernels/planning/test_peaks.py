@@ -10,24 +10,28 @@ from torch import Tensor, nn
 from actfit import KernelError, Plan, compress, make_plan
 from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.batches import Call, call_of
+from actfit.kernels.planning.blocks import BlockWays, recomputing, repeated_blocks
 from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import NETS, text
 
 pytestmark = pytest.mark.slow
 
 VOCABULARY, TOKENS = 16384, (4, 64)
+MANY_TOKENS = 4, 512  # of which all logits take more than a chunk's steps
+NUMBERS = 1e-3  # of a peak: what operations allocate within them, as numbers of rows
 
 
-def language_model() -> tuple[nn.Module, dict[str, Tensor]]:
+def language_model(
+    shape: tuple[int, int] = TOKENS, dtype: torch.dtype = torch.float32, *, tied: bool = False
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """A narrow Llama with a large vocabulary, and labels: most of its peak is its loss head."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
-    config = transformers.LlamaConfig(vocab_size=VOCABULARY, use_cache=False, **sizes)
-    tokens = torch.randint(VOCABULARY, TOKENS)
-    return transformers.LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, use_cache=False, tie_word_embeddings=tied, **sizes)
+    tokens = torch.randint(VOCABULARY, shape)
+    return transformers.LlamaForCausalLM(config).to(dtype), {"input_ids": tokens, "labels": tokens}
 
 
 def allocated(model: nn.Module, inputs: dict[str, Tensor]) -> int:
@@ -51,6 +55,25 @@ def test_a_language_model_takes_no_more_than_with_checkpoints() -> None:
     handle = compress(model, fit=checkpoints, inputs=inputs)
     assert handle.plan is not None
     assert allocated(model, inputs) <= checkpoints
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_logits_that_nobody_needs_are_in_no_plan(dtype: torch.dtype, tied: bool) -> None:
+    """The peak of a step whose loss is computed in chunks is what the CPU's allocator gives out."""
+    model, inputs = language_model(MANY_TOKENS, dtype, tied=tied)
+    own = CapturedTask(model, call_of(inputs)).step(BlockWays(exact=True)).peak_with({})
+    tokens = inputs["labels"]
+
+    def loss(output: Any, tokens: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output.logits.float().flatten(0, 1), tokens.flatten())
+
+    given = CapturedTask(model, Call((tokens,), {}), loss, tokens).step(BlockWays(exact=True)).peak_with({})
+    compress(model, chunked_loss=True)
+    assert own == pytest.approx(allocated(model, inputs), rel=NUMBERS)
+    loss(model(tokens), tokens).backward()
+    taken = measured(lambda: loss(model(tokens), tokens), torch.device("cpu")).peak
+    assert given == pytest.approx(taken, rel=NUMBERS)
 
 
 class Head(nn.Module):
