@@ -9,7 +9,7 @@ import torch
 from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
-from actfit.kernels.compression.forms import Bits, FixedRange, Form, Groups
+from actfit.kernels.compression.forms import Bits, FixedRange, Groups
 from actfit.kernels.compression.layout import hint
 from actfit.kernels.compression.nodes import call, origin
 from actfit.kernels.compression.order import reorder
@@ -58,7 +58,7 @@ def put_codes(
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
         value: Tensor = node.meta["val"]
-        if compiles and not carries and _has_plain_operations(value, form):
+        if compiles and not carries and isinstance(form, Groups) and _has_plain_operations(value, form):
             decodings[placeholder] = partial(decoded_by_plain_operations, received, value, form)
         else:
             decodings[placeholder] = partial(_decoded, called, received, value, form, carries)
@@ -125,11 +125,10 @@ def _decoded(
     return decoded
 
 
-def _has_plain_operations(value: Tensor, form: Form) -> bool:
+def _has_plain_operations(value: Tensor, form: Groups) -> bool:
     """Whether its codes are decoded by plain operations: bytes in whole groups."""
-    if not isinstance(form, Groups) or isinstance(form, FixedRange) or form.bits < 8 or value.dtype == torch.float64:
-        return False
-    return hint(value.numel()) % form.layout.group == 0
+    is_plain = form.bits == 8 and not isinstance(form, FixedRange) and value.dtype != torch.float64
+    return is_plain and hint(value.numel()) % form.layout.group == 0
 
 
 def decoded_by_plain_operations(codes: list[fx.Node], value: Tensor, form: Groups, before: fx.Node) -> fx.Node:

@@ -217,7 +217,7 @@ def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
         most = int(np.ceil(limit)) if number else smallest
-        bits = solve(step, errors, Limits(**{by: most})).bits
+        bits = solve(step, errors, Limits(kept=most) if by == "kept" else Limits(peak=most)).bits
         points.append(_point(step, errors, bits, task.work(step.operations)))
     return points
 
