@@ -62,8 +62,8 @@ def quantize(graph: fx.Graph, node: fx.Node) -> None:
         made: tuple[Tensor, ...] = torch.ops.actfit.encode_groups(x.permute(order).reshape(-1), None, GROUP, BITS)
         return made
 
-    def decode(planes: Tensor, minimum: Tensor, scale: Tensor) -> Tensor:
-        flat: Tensor = torch.ops.actfit.decode_groups(planes, minimum, scale, GROUP, value.numel(), value.dtype)
+    def decode(codes: Tensor, minimum: Tensor, scale: Tensor) -> Tensor:
+        flat: Tensor = torch.ops.actfit.decode_groups(codes, minimum, scale, GROUP, value.numel(), value.dtype)
         return flat.view(shape).permute(back)
 
     first = next(user for user in graph.nodes if user in node.users and is_backward(user))
