@@ -45,7 +45,7 @@ from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 
 PROG = "gpu.models"
-WARM_UP, STEPS = 2, 8
+WARM_UP, STEPS = 4, 8
 SAMPLED = 1 << 16  # elements of a weight whose gradients are compared
 EAGER, CHECKPOINT, COMPILED, COMPILED_CHECKPOINT = "eager", "checkpoint", "compiled", "compiled checkpoint"
 COMPRESSED = {"compress exact": None, "compress 8 bits": 8, "compress 4 bits": 4}

@@ -153,9 +153,9 @@ class Engine:
                 return _alive(alive).forward_run(module, run)
 
             if self.compiles:
-                backend = private.by_inductor(partitioner, made, forward_run, tracing)
+                backend = private.by_inductor(partitioner, made, forward_run, self.of_backward(), tracing)
             else:
-                backend = private.by_kernels(partitioner, forward_run, tracing)
+                backend = private.by_kernels(partitioner, forward_run, self.of_backward(), tracing)
             self.entries[call.key] = private.captured(own, backend)
         return self.entries[call.key]
 
@@ -195,6 +195,10 @@ class Engine:
 
         counted._boxed_call = True  # type: ignore[attr-defined]
         return counted
+
+    def of_backward(self) -> Callable[[fx.GraphModule, Run], Run]:
+        """What makes, of a backward graph and what runs it, what does in its place; it does not hold the engine."""
+        return lambda module, run: run
 
     @property
     def _given(self) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class CapturedTask(Task):
 
     @cached_property
     def _observing(self) -> dict[Hashable, "_Observed"]:
-        """What captured a model for observed steps: other steps run its graphs, whichever blocks are alike."""
+        """What captured the model for steps that were observed; others run its graphs, too."""
         return {}
 
     def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:

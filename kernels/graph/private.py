@@ -50,16 +50,18 @@ def settings() -> AbstractContextManager[Any]:
     return _patched(private.dynamo_config, values)
 
 
-Watched = Callable[[fx.GraphModule, Run], Run]  # from a forward graph and what runs it, what runs it in its place
+Watched = Callable[[fx.GraphModule, Run], Run]  # from a graph and what runs it, what runs it in its place
 
 
-def by_kernels(partition: Callable[..., Any], forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
+def by_kernels(
+    partition: Callable[..., Any], forward: Watched, backward: Watched, tracing: Callable[[], Any]
+) -> Callable[..., Any]:
     """A backend of torch.compile that cuts joint graphs by `partition`; PyTorch's own kernels run the parts."""
     aten = torch.ops.aten
     written_out = private.get_decompositions([getattr(aten, name) for name in WRITTEN_OUT])
     compiler = private.aot_autograd(
         fw_compiler=lambda graph, inputs: forward(graph, execute(graph, inputs)),
-        bw_compiler=execute_backward,
+        bw_compiler=lambda graph, inputs: backward(graph, execute_backward(graph, inputs)),
         partition_fn=partition,
         decompositions=written_out,
     )
@@ -74,7 +76,9 @@ def by_kernels(partition: Callable[..., Any], forward: Watched, tracing: Callabl
 Made = Callable[[fx.GraphModule, Callable[[], Run]], Run]
 
 
-def by_inductor(partitioner: Any, made: Made, forward: Watched, tracing: Callable[[], Any]) -> Callable[..., Any]:
+def by_inductor(
+    partitioner: Any, made: Made, forward: Watched, backward: Watched, tracing: Callable[[], Any]
+) -> Callable[..., Any]:
     """A backend of torch.compile: Inductor, which cuts its joint graphs by `partitioner`.
 
     `made` makes what runs a graph, from the graph and a function that gives what Inductor compiles it to.
@@ -84,7 +88,7 @@ def by_inductor(partitioner: Any, made: Made, forward: Watched, tracing: Callabl
 
     def inner(graph: fx.GraphModule, inputs: Sequence[Any], **context: Any) -> Run:
         run = made(graph, partial(private.compile_fx_inner, graph, inputs, **context))
-        return run if context.get("is_backward") else forward(graph, run)
+        return (backward if context.get("is_backward") else forward)(graph, run)
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # A graph from autograd's cache would not be cut here, and so have no report; Inductor's own caches stay.

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor, fx, nn
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import MAX_BITS, Groups
+from actfit.kernels.compression.nodes import is_tangent
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.execute import Run
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import let_cross
@@ -19,6 +22,8 @@ from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
 from actfit.kernels.planning.decoded import relative_error
 from actfit.kernels.planning.sensitivity import Gradients, Trials
+
+MARK, TRIED = "mark", "tried"  # an input of backward; and a key of what goes with a graph
 
 
 class CapturedGradients(Gradients):
@@ -29,6 +34,7 @@ class CapturedGradients(Gradients):
         method = EveryTensor(MAX_BITS, trials.rounding)
         engine = _Tried(method, trials.recomputed, chunked_loss=True, compiles=trials.compiles)
         engine.trials = trials
+        weakref.finalize(self, trials.exact.clear)  # Dynamo keeps for ever what refers to the trials
         captured = install(model, engine)
         try:
             with torch.compiler.set_stance("default"):
@@ -60,6 +66,9 @@ class _Tried(Engine):
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         return _Trying(self, name, self.trials)
 
+    def of_backward(self) -> Callable[[fx.GraphModule, Run], Run]:
+        return partial(_where_it_changes, self.trials)
+
     def variant(self, name: str) -> bool:
         """Only that: all have the same graphs else, and codes on trial are looked up when they run."""
         return name in self.recomputed
@@ -81,6 +90,7 @@ class _Trying(Named):
             for node, site in sites.items():
                 _put_seen(backward.graph, self._trials, site, cut, node, marks[1])
             crossing.insert(0, marks[0])
+            backward.meta[TRIED] = list(sites.values())
         let_cross(forward, backward, cut.outputs, crossing)
 
     def _mark(
@@ -96,9 +106,39 @@ class _Trying(Named):
         with forward.inserting_before(last):
             made = forward.call_function(mark)
         with backward.inserting_before(placeholder):
-            given = backward.placeholder("mark")
+            given = backward.placeholder(MARK)
         made.meta["val"] = given.meta["val"] = first.meta["val"].new_empty((), dtype=torch.int64, device="cpu")
         return made, given
+
+
+def _where_it_changes(trials: Trials, module: fx.GraphModule, run: Run) -> Run:
+    """Runs backward if tensors have codes on trial, or gradients of results are not the exact ones; else all is known.
+
+    So the layers behind those on trial take no time. A call is known by its mark, which is kept, as is its address.
+    """
+    inputs, sites = module.graph.find_nodes(op="placeholder"), module.meta.get(TRIED, ())
+    marks = [place for place, node in enumerate(inputs) if node.name == MARK]
+    tangents = [place for place, node in enumerate(inputs) if is_tangent(node)]
+
+    def run_or_known(given: list[Any]) -> Any:
+        mark, gradients = given[marks[0]], [given[place] for place in tangents]
+        if any(trials.bits.get(trials.name(site, mark)) for site in sites):
+            return run(given)
+        known = trials.exact.get(mark.data_ptr())
+        if known is not None and all(map(_same, gradients, known[1])):
+            return list(known[2])
+        results = run(given)
+        if not trials.bits:
+            trials.exact[mark.data_ptr()] = mark, gradients, tuple(results)
+        return results
+
+    run_or_known._boxed_call = True  # type: ignore[attr-defined]
+    return run_or_known if marks else run
+
+
+def _same(x: Tensor | None, y: Tensor | None) -> bool:
+    """Whether two gradients are the same, bit for bit."""
+    return x is y or (x is not None and y is not None and torch.equal(x, y))
 
 
 def _put_seen(backward: fx.Graph, trials: Trials, site: str, cut: Cut, node: fx.Node, mark: fx.Node) -> None:

@@ -1,8 +1,8 @@
 """The cross-entropy of a linear layer's results, some rows at a time: nothing of the size of all logits is there.
 
 A loss of one number has its gradients computed in forward, chunk by chunk, and scaled in backward: they take the memory
-that backward begins with anyway. Losses of rows, and a graph that runs again, compute each chunk's logits again in
-backward. So do logits in float16, whose gradients would be too small before a scaler has multiplied the loss.
+that backward begins with anyway, and are kept as long as the graph is. Losses of rows compute each chunk's logits again
+in backward. So do logits in float16, whose gradients would be too small before a scaler has multiplied the loss.
 
 Results are those of stock but for rounding: products of fewer rows may sum in another order, and the gradient of the
 weight is a sum over chunks, each rounded to its dtype.

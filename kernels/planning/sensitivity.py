@@ -51,6 +51,9 @@ class Trials:
         Elements of all sites that were saved, by name.
     decoded
         Errors of the tensors that were decoded.
+    exact
+        By addresses of marks of calls of captured modules: the mark, the gradients of results without codes on trial,
+        and what backward makes of these.
     """
 
     rounding: str = "nearest"
@@ -60,6 +63,7 @@ class Trials:
     compiles: bool = False
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
+    exact: dict[int, tuple[Tensor, Sequence[Tensor | None], Sequence[Any]]] = field(default_factory=dict, repr=False)
     modules: list[str] = field(default_factory=list)  # those that share graphs, by number
 
     def number(self, module: str) -> int:

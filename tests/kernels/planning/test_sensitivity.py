@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from actfit import KernelError
+from actfit.kernels.graph import trials as trials_of_graphs
 from actfit.kernels.graph.engine import Engine
+from actfit.kernels.graph.execute import Run
 from actfit.kernels.graph.install import install
 from actfit.kernels.graph.planning import CapturedGradients
 from actfit.kernels.methods.planned import WIDTHS, Planned
@@ -50,6 +52,35 @@ def test_each_pass_sees_its_own_codes() -> None:
     assert first[0] > first[2] > first[1] > 0
     assert [gradients.error({site: bits}) for bits in (2, 8, 4)] == first
     assert gradients.passes == 7
+
+
+def test_layers_behind_those_on_trial_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What their backward makes is known, and errors are as if they ran."""
+    runs, where = [], trials_of_graphs._where_it_changes
+
+    def counted(trials: Trials, module: fx.GraphModule, run: Run) -> Run:
+        def counting(given: list[Any]) -> Any:
+            runs.extend(module.meta.get(trials_of_graphs.TRIED, ())[:1])  # the others are small, and run
+            return run(given)
+
+        counting._boxed_call = True  # type: ignore[attr-defined]
+        return where(trials, module, counting)
+
+    monkeypatch.setattr(trials_of_graphs, "_where_it_changes", counted)
+    model, inputs = text(3)
+    trials = Trials()
+    gradients = CapturedGradients(model, inputs, {}, weighted, trials)
+    for layer, expected in (("0", 1), ("1", 2), ("2", 3)):
+        bits = {site: 4 for site in trials.sites if site.startswith(f"{layer}.")}
+        runs.clear()
+        error = gradients.error(bits)
+        assert len(runs) == expected
+        known = dict(trials.exact)
+        trials.exact.clear()
+        assert gradients.error(bits) == error > 0
+        trials.exact.update(known)
+    del gradients
+    assert not trials.exact
 
 
 @pytest.mark.slow
