@@ -105,7 +105,8 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
     """Bytes of a step of the given batch, and the largest batch that fits.
 
     A peak is the largest of sums, one for each moment, that grow in proportion to the batch: a line through two of
-    its points is nowhere above it outside of these. So a batch is found by a line, and counts only if measured.
+    its points is nowhere above it outside of these. So a batch is found by a line, and counts only if measured. Codes,
+    which small tensors lack, may bend it the other way: as soon as some batches fit and others do not, it is between.
     """
     batch, room = _batch(call), gpu - before.held
 
@@ -120,9 +121,13 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
         return peak, None if batch is None else 0
     known = {batch: here, 2 * batch: taken(2 * batch)}
     for _ in range(TRIES):
-        first, second = sorted(sorted(known, key=lambda samples: abs(known[samples] - room))[:2])
+        fitting, others = ([n for n in known if (known[n] <= room) == fits] for fits in (True, False))
+        if fitting and others:
+            first, second = max(fitting), min(others)
+        else:
+            first, second = sorted(sorted(known, key=lambda samples: abs(known[samples] - room))[:2])
         rise = (known[second] - known[first]) / (second - first)
-        guess = floor(first + (room - known[first]) / rise) if rise > 0 else first
+        guess = floor(first + (room - known[first]) / rise) if rise > 0 else 2 * second
         if guess < 1 or guess in known:
             break
         known[guess] = taken(guess)

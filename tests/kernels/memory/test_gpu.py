@@ -14,12 +14,13 @@ from torch import nn
 from actfit import KernelError, compress, peak_bytes
 from actfit.coefficients import command
 from actfit.kernels import private
-from actfit.kernels.memory import zoo
+from actfit.kernels.memory import gpu, zoo
 from actfit.kernels.memory.__main__ import main
 from actfit.kernels.memory.accounting import cuda_like
 from actfit.kernels.memory.card import Before, Card, Row
 from actfit.kernels.memory.gpu import before_step
 from actfit.kernels.memory.step import Living, run_step
+from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 
 HERE = "tests.kernels.memory.test_gpu"
@@ -221,3 +222,13 @@ def test_bad_input_is_one_line(words: str, message: str) -> None:
         main(["--model", "mlp", *words.split()])
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("few", [lambda n: 600 - 50 * n, lambda n: 10 * n], ids=["falls", "bends"])
+def test_the_largest_batch_where_small_tensors_have_no_codes(
+    few: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peak of the first two batches says little of larger ones: 4 bytes of the input, and 100, a sample."""
+    monkeypatch.setattr(gpu, "peak_bytes", lambda _, x, **__: few(len(x)) if len(x) <= 4 else 100 * len(x))
+    peak, largest = gpu._peaks(nn.Identity(), Call((torch.zeros(2, 1),), {}), Before(0, 0, 0, 0), 10_000)
+    assert (peak, largest) == (few(2) + 8, 10_000 // 104)
