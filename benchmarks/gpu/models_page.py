@@ -22,12 +22,12 @@ TITLES = {
     "compiled checkpoint": "the same, checkpointed",
 }
 MODELS = {
-    "llama-bare": ("Llama", "Llama of 16 layers, 2048 wide, without its head"),
-    "llama": ("Llama with head", "The same with head and loss (Llama 3.2 1B)"),
+    "llama": ("Llama 1B", "Llama 3.2 1B with head and loss"),
     "llama-lora": ("LoRA", "The same by LoRA, rank 16, of all linear layers"),
+    "llama-bare": ("Llama without head", "The same without its head: 16 layers, 2048 wide"),
     "vit-l": ("ViT-L", "ViT-L/16"),
 }
-BRIEF = ("llama-bare", "vit-l")
+BRIEF = ("llama", "vit-l")
 NONE = "No rows of a GPU yet.\n"
 
 
