@@ -17,7 +17,7 @@ LABELS = {
     "compress 8 bits": "compress(model, bits=8)",
     "compress 4 bits": "compress(model, bits=4)",
     "compiled": "layers compiled",
-    "compiled checkpoint": "the same, checkpointed",
+    "compiled checkpoint": "layers compiled, checkpointed",
     "compress 8 bits compiled": "compress(model, bits=8, compiled=True)",
 }
 
