@@ -5,7 +5,7 @@ Vectors have any floating-point type.
 """
 
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.engine.templates import ROWS, WARPS
 
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
+LENGTHS = 4096  # of tensors whose launches are kept
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _TILE = 8192  # elements of a large group at a time, for 16 warps
 _is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
@@ -95,7 +96,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
     return codes, minimum, scale
 
 
-@cache
+@lru_cache(LENGTHS)
 def _encoding(
     count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int, noise: bool
 ) -> Launch | None:
@@ -122,7 +123,7 @@ def decode_neighbours(
     return values
 
 
-@cache
+@lru_cache(LENGTHS)
 def _decoding(count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int) -> Launch:
     rows, largest = rows_a_program(count), LARGEST_HALF if dtype == torch.float16 else 0
     return Launch(
@@ -175,7 +176,7 @@ def unpack(packed: Tensor, count: int) -> Tensor:
     return x
 
 
-@cache
+@lru_cache(LENGTHS)
 def _of_bits(name: str, count: int, device: torch.device) -> Launch:
     rows = rows_a_program(count)
     return Launch(getattr(template("codes"), f"{name}_kernel"), -(-count // (8 * rows)), count, ROWS=rows)

@@ -11,6 +11,7 @@ from actfit.kernels.compression import forms
 from actfit.kernels.compression.nodes import is_view, tensors_of
 from actfit.kernels.graph.fusion import fused, overwritten
 
+TRIALS = 50  # ways to hold that are tried at most, as each takes a pass over the graph
 Span = tuple[int, int]  # the places of the operations that make a tensor and read it last
 
 
@@ -47,7 +48,9 @@ def decode_once(graph: fx.Graph, decodings: Iterable[Sequence[fx.Node]], compile
     kept = dict[fx.Node, fx.Node]()
     limit = _most(graph, kept, compiles)
     waiting = [sorted((pair for made in decodings for pair in pairwise(made)), key=lambda pair: -_bytes_of(pair[0]))]
-    while waiting:
+    for _ in range(TRIALS):
+        if not waiting:
+            break
         pairs = waiting.pop()
         tried = kept | {later: earlier for earlier, later in pairs}
         if _most(graph, tried, compiles) <= limit:

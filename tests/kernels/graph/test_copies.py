@@ -10,13 +10,14 @@ from tests.kernels.saved import bytes_in_graph
 aten = torch.ops.aten
 
 
-def copies_left(*, read_twice: bool = False, transposed: bool = False) -> int:
+def copies_left(*, read_twice: bool = False, transposed: bool = False, returned: bool = False) -> int:
     graph = fx.Graph()
     x = graph.placeholder("x")
     made = graph.call_function(aten.exp.default, (x,))
     shown = graph.call_function(aten.t.default, (made,)) if transposed else made
     copy = graph.call_function(aten.clone.default, (shown,))
-    graph.output((copy, made) if read_twice else copy)
+    read = graph.call_function(aten.neg.default, (copy,))
+    graph.output((read, made) if read_twice else copy if returned else read)
     for node in graph.nodes:
         node.meta["val"] = torch.empty(4, 4)
     if transposed:
@@ -28,6 +29,7 @@ def copies_left(*, read_twice: bool = False, transposed: bool = False) -> int:
 def test_copies_of_what_nothing_else_reads_are_left_out() -> None:
     assert copies_left() == 0
     assert copies_left(read_twice=True) == 1
+    assert copies_left(returned=True) == 1  # it may be written into
     assert copies_left(transposed=True) == 1  # it has other strides
 
 
@@ -67,3 +69,14 @@ def test_dropout_of_nothing_changes_nothing() -> None:
         assert isinstance(weight.grad, Tensor)
         assert isinstance(gradient, Tensor)
         assert torch.equal(weight.grad, gradient)
+
+
+def test_results_may_be_written_into() -> None:
+    """Of a view of a result, dropout with p = 0 gives a copy."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.0)), torch.randn(4, 16, 64)
+    compress(model)
+    made = model(x)
+    made += x
+    made.sum().backward()
+    assert made.untyped_storage().nbytes() == made.nbytes

