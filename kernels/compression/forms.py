@@ -10,6 +10,7 @@ from actfit.kernels.compression import private
 from actfit.kernels.compression.exact import is_probability
 from actfit.kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_view, packet_of
+from actfit.kernels.engine.codes import bytes_of_codes
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from actfit.kernels.methods.every_tensor import STATISTIC, EveryTensor
@@ -133,15 +134,11 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     if isinstance(form, ComputedAgain):
         return 0
     if isinstance(form, FixedRange):
-        return _bytes_of_codes(hint(value.numel()), form.bits) + 2 * bytes_of(form.norm.meta["val"][1])
+        return bytes_of_codes(hint(value.numel()), form.bits) + 2 * bytes_of(form.norm.meta["val"][1])
     count = hint(value.numel())
     if isinstance(form, Bits):
         return plane_bytes(count)
-    return _bytes_of_codes(count, form.bits) + HEADER * -(-count // form.layout.group)
-
-
-def _bytes_of_codes(count: int, bits: int) -> int:
-    return count if bits == 8 else bits * plane_bytes(count)
+    return bytes_of_codes(count, form.bits) + HEADER * -(-count // form.layout.group)
 
 
 def _must_be_exact(placeholder: fx.Node) -> bool:

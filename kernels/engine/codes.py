@@ -22,6 +22,11 @@ def room_for(x: Tensor, bits: int) -> Tensor:
     return x.new_empty(count if bits == 8 else (bits, plane_bytes(count)), dtype=torch.uint8)
 
 
+def bytes_of_codes(count: int, bits: int) -> int:
+    """Bytes of so many codes."""
+    return count if bits == 8 else bits * plane_bytes(count)
+
+
 def bits_of(codes: Tensor) -> int:
     """Bits of a code."""
     return 8 if codes.dim() == 1 else len(codes)

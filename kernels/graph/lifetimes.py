@@ -34,9 +34,11 @@ def spans(graph: fx.Graph) -> dict[fx.Node, Span]:
         shares = is_view(node) or node.target is overwritten
         owners[node] = owners[node.all_input_nodes[0]] if shares else node
         ends[owners[node]] = max(ends.get(owners[node], place), *(places[user] for user in node.users), place)
-    first = {node: node.args[0] if node.target is operator.getitem else node for node in ends}
-    several = {node for node in ends if isinstance(node.meta.get("val"), list | tuple)}
-    return {node: (places[first[node]], end) for node, end in ends.items() if node not in several}
+    return {
+        node: (places[node.args[0] if node.target is operator.getitem else node], end)
+        for node, end in ends.items()
+        if not isinstance(node.meta.get("val"), list | tuple)
+    }
 
 
 def decode_once(graph: fx.Graph, decodings: Iterable[Sequence[fx.Node]], compiles: bool) -> None:
