@@ -14,6 +14,7 @@ from actfit.kernels.engine.pieces import bytes_of
 from actfit.kernels.engine.planes import plane_bytes
 
 LARGEST_HALF = torch.finfo(torch.float16).max  # to which what decodes to more is clamped, as the last code may
+LEAST_STEP = torch.finfo(torch.float32).tiny  # 2^-126: of less, one over a step may be infinite
 
 
 def room_for(x: Tensor, bits: int) -> Tensor:
@@ -49,6 +50,4 @@ def in_two_steps(
     minimum, scale = ends(x, group_size, bits)
     wide = computed(x.dtype)
     noise = torch.full((1,), 0.5, dtype=wide, device=x.device) if noise is None else noise.to(wide)
-    exact = scale.to(wide)
-    inverse_scale = torch.where(exact > 0, 1 / exact, 0)
-    return encode(x, minimum, inverse_scale, torch.zeros_like(minimum), noise, group_size, bits), minimum, scale
+    return encode(x, minimum, 1 / scale.to(wide), torch.zeros_like(minimum), noise, group_size, bits), minimum, scale

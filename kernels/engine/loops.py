@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actfit.coefficients.compiled import compiled
+from actfit.kernels.engine.codes import LEAST_STEP
 
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
@@ -23,7 +24,7 @@ EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a 
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
 BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 NAN, LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
-UNIT, HALF = np.float32(1), np.float32(0.5)
+UNIT, LEAST = np.float32(1), np.float32(LEAST_STEP)
 
 
 def _encode_loop(
@@ -56,9 +57,10 @@ def _encode_loop(
         number_bits[0] = NAN if has_nan else high ^ ((high >> np.int32(31)) & BUT_THE_SIGN)
         highest = number[0]
         start = np.float32(0) - _up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
-        step = _up((highest - start + np.float32(0)) / most, number, number_bits)
+        step = _up((highest - start) / most, number, number_bits)
+        step = LEAST if step < LEAST else step
         minimum[group], scale[group] = start, step
-        inverse = UNIT / step if step > 0 else np.float32(0)
+        inverse = UNIT / step
         made = codes[filled : filled + len(own)]
         for i in range(len(own)):
             place = np.floor((own[i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from actfit.kernels.engine.codes import bits_of, in_two_steps, part_of, room_for
+from actfit.kernels.engine.codes import LEAST_STEP, bits_of, in_two_steps, part_of, room_for
 from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.host import loops, on_host, pack, unpack
 from actfit.kernels.engine.pieces import GroupEntries, pieces
@@ -30,15 +30,15 @@ def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
     parts = [flat[: whole * group_size].view(whole, group_size), *last]
     # Not aminmax, which takes several times as long.
     low, high = (torch.cat([end(part, -1) for part in parts]).float() for end in (torch.amin, torch.amax))
-    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs; so are scales
-    scale = next_bfloat16((high - minimum + 0.0) / ((1 << bits) - 1))
+    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs
+    scale = next_bfloat16((high - minimum) / ((1 << bits) - 1)).clamp(min=LEAST_STEP)
     return minimum.bfloat16(), scale.bfloat16()
 
 
 def next_bfloat16(values: Tensor) -> Tensor:
     """The values rounded up to bfloat16, which has the upper half of a float32's bits."""
-    bits = (values > 0).to(torch.int32).mul_(0xFFFF).add_(values.view(torch.int32))
-    return bits.bitwise_and_(~0xFFFF).view(torch.float32)
+    bits = (values > 0).to(torch.int32) * 0xFFFF + values.view(torch.int32)
+    return (bits & ~0xFFFF).view(torch.float32)
 
 
 def encode(

@@ -1,7 +1,7 @@
 """Codes in the graphs of a block: each is one call, of our own kernels.
 
 Graphs that run operation by operation call the functions, without PyTorch's dispatcher; those that Inductor compiles,
-the operations that are registered for them: it neither looks into them nor fuses them. But 8 bits it decodes itself.
+the operations that are registered for them, which it neither looks into nor fuses, where it does not code by itself.
 """
 
 from collections.abc import Callable, Sequence

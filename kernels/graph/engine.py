@@ -28,8 +28,10 @@ from actfit.kernels.modes import (
     without_dispatch_modes,
     without_function_modes,
 )
+from actfit.kernels.private import release
 
 NUMBERS = itertools.count()  # of captured calls
+UNGUARDED = release() < (2, 11)  # Dynamo does not look whether weights are frozen
 
 
 class Unit:
@@ -133,8 +135,8 @@ class Engine:
             sizes = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
             alike = (None if call.own is None else call, sizes, self.variant(call.name))
             call.kind = self.kinds.setdefault(alike, len(self.kinds))
-        # What is frozen, too: torch 2.9 runs a graph on without gradients where weights are thawed later.
-        trained = tuple(p.requires_grad for p in module.parameters())
+        # What is frozen, too, where no guard says so: torch 2.9 runs graphs on without gradients of thawed weights.
+        trained = tuple(p.requires_grad for p in module.parameters()) if UNGUARDED or fakes is not None else ()
         call.key = (type(module), call.kind, trained, fakes)  # FSDP2 changes a module's class
         if call.key not in self.entries:
             function = _of_class if call.own is None else _of_instance

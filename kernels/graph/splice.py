@@ -10,12 +10,9 @@ from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Bits, FixedRange, Groups
-from actfit.kernels.compression.layout import hint
-from actfit.kernels.compression.nodes import call, origin
+from actfit.kernels.compression.nodes import origin, packet_of
 from actfit.kernels.compression.order import reorder
-from actfit.kernels.engine.codes import LARGEST_HALF
 from actfit.kernels.graph.codes import (
-    back_of,
     decode,
     encode,
     encode_input,
@@ -24,9 +21,10 @@ from actfit.kernels.graph.codes import (
     pack,
     unpack,
 )
+from actfit.kernels.graph.plain import decoded, encoded, is_plain, traced
 from actfit.kernels.graph.stretches import Decoding, decode_in_stretches
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
 Called = Callable[[Callable[..., Any]], Callable[..., Any]]  # from a function to what a graph calls
 
 
@@ -35,7 +33,7 @@ def put_codes(
 ) -> None:
     """Encode after the last use in forward, and decode in backward, right before each stretch that reads it.
 
-    compiles: whether Inductor compiles the graphs. Codes of 8 bits it decodes in the loops of what reads the tensor.
+    compiles: whether Inductor compiles the graphs. It makes and reads codes of 8 and 4 bits in loops of its own.
     """
     called: Called = operation if compiles else lambda function: function
     crossing: list[fx.Node] = []
@@ -46,20 +44,24 @@ def put_codes(
         if node not in coded:
             crossing.append(node)
             continue
-        form, carries = coded[node], any(isinstance(size, SymInt) for size in node.meta["val"].shape)
+        value: Tensor = node.meta["val"]
+        form, carries = coded[node], any(isinstance(size, SymInt) for size in value.shape)
         order = form.layout.order
-        if isinstance(form, Bits):
+        reads = compiles and not carries and is_plain(value, form)
+        writes = reads and rounding == "nearest" and not _may_be_shared(node)
+        if writes:
+            sent = traced(partial(encoded, form=form), [node], after_last_use(node))
+        elif isinstance(form, Bits):
             sent = _sent(forward.graph, node, pack, (order, carries), called)
         elif isinstance(form, FixedRange):
             sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries), called)
         else:
             options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
-            sent = _sent(forward.graph, node, encode_input if node.op == "placeholder" else encode, options, called)
+            sent = _sent(forward.graph, node, encode_input if _may_be_shared(node) else encode, options, called)
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
-        value: Tensor = node.meta["val"]
-        if compiles and not carries and isinstance(form, Groups) and _has_plain_operations(value, form):
-            decodings[placeholder] = partial(decoded_by_plain_operations, received, value, form)
+        if writes or (reads and form.bits == 8):  # the kernels that write fewer bits do not write half bytes
+            decodings[placeholder] = partial(_read, received, value, form)
         else:
             decodings[placeholder] = partial(_decoded, called, received, value, form, carries)
     decode_in_stretches(backward.graph, decodings, cut.pairs.values(), compiles)
@@ -99,6 +101,13 @@ def _sent(
     return sent
 
 
+def _may_be_shared(node: fx.Node) -> bool:
+    """Whether it is what several blocks may be given, as an encoder's output: an input to which nothing is added."""
+    sizes = node.meta["val"].shape
+    is_added_to = any(packet_of(user) is aten.add and user.meta["val"].shape == sizes for user in node.users)
+    return node.op == "placeholder" and not is_added_to
+
+
 def _received(graph: fx.Graph, placeholder: fx.Node, sent: list[fx.Node]) -> list[fx.Node]:
     """Placeholders of codes, before that of the tensor."""
     with graph.inserting_before(placeholder):
@@ -125,32 +134,9 @@ def _decoded(
     return decoded
 
 
-def _has_plain_operations(value: Tensor, form: Groups) -> bool:
-    """Whether its codes are decoded by plain operations: bytes in whole groups."""
-    is_plain = form.bits == 8 and not isinstance(form, FixedRange) and value.dtype != torch.float64
-    return is_plain and hint(value.numel()) % form.layout.group == 0
-
-
-def decoded_by_plain_operations(codes: list[fx.Node], value: Tensor, form: Groups, before: fx.Node) -> fx.Node:
+def _read(codes: list[fx.Node], value: Tensor, form: Groups, before: fx.Node) -> fx.Node:
     """As `_decoded`, in operations that Inductor looks into."""
-    graph, (order, group) = before.graph, form.layout
-    with graph.inserting_before(before):
-        ends = [call(graph, aten.unsqueeze.default, end, 1) for end in codes[1:]]
-        least, step = (_as_type(end, torch.float32) for end in ends)
-        groups = call(graph, aten.view.default, codes[0], [value.numel() // group, group])
-        flat = call(graph, aten.mul.Tensor, _as_type(groups, torch.float32), step)
-        flat = call(graph, aten.add.Tensor, flat, least)
-        if form.of_roots:
-            flat = call(graph, aten.mul.Tensor, flat, flat)
-        if value.dtype == torch.float16:
-            flat = call(graph, aten.clamp.default, flat, -LARGEST_HALF, LARGEST_HALF)
-        sizes = [value.shape[dim] for dim in order]
-        ordered = call(graph, aten.view.default, _as_type(flat, value.dtype), sizes)
-        return call(graph, aten.permute.default, ordered, back_of(order))
-
-
-def _as_type(node: fx.Node, dtype: torch.dtype) -> fx.Node:
-    return call(node.graph, prims.convert_element_type.default, node, dtype)
+    return traced(partial(decoded, value=value, form=form), codes, before)[0]
 
 
 def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, crossing: list[fx.Node]) -> None:

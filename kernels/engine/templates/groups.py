@@ -54,7 +54,7 @@ def encode_groups_kernel(
     high = tl.max(tl.reshape(high, [many, width]), axis=1)
     lowest, highest = ends_of(low, high)
     minimum, scale = range_of(lowest, highest, BITS)
-    inverse = tl.where(scale > 0, tl.div_rn(1.0, scale), 0.0)
+    inverse = tl.div_rn(1.0, scale)
     start, step = of_runs(minimum, many, width), of_runs(scale, many, width)
     # By the first run of each group: a vector of groups would be exchanged between threads.
     is_first = is_there & (run % width == 0)
@@ -123,7 +123,9 @@ def ends_of(lowest, highest):
 def range_of(lowest, highest, BITS: tl.constexpr):
     """Minima and scales of groups from their ends."""
     minimum = 0.0 - upper(-lowest)
-    return minimum, upper(tl.div_rn(highest - minimum + 0.0, (1 << BITS) - 1.0))
+    scale = upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
+    least: tl.constexpr = 1.1754943508222875e-38  # 2^-126, LEAST_STEP of engine/codes.py
+    return minimum, tl.where(scale < least, least, scale)
 
 
 @triton.jit

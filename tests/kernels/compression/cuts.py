@@ -58,6 +58,7 @@ def full_width() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for replaced, function in _OF_FULL_WIDTH.items():
             patch.setattr(splice, replaced.__name__, function)
+        patch.setattr(splice, "is_plain", lambda *_: False)
         patch.setattr(splice, "operation", lambda function: _OPERATIONS.get(function) or codes.operation(function))
         yield
 
