@@ -22,7 +22,11 @@ OF_DYNAMO = {
     "skip_nnmodule_hook_guards": False,
     "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
 }
-SETTINGS = {"donated_buffer": False, "backward_pass_autocast": "off"}  # while graphs are made
+SETTINGS = {  # while graphs are made
+    "donated_buffer": False,
+    "backward_pass_autocast": "off",
+    "force_non_lazy_backward_lowering": True,  # later, on fake tensors, a graph that holds numbers cannot be copied
+}
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
 

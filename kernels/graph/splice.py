@@ -57,7 +57,7 @@ def put_codes(
             sent = _sent(forward.graph, node, encode_normalized, (form.norm, order, form.bits, carries), called)
         else:
             options = (order, form.layout.group, form.bits, rounding == "stochastic", form.of_roots, carries)
-            sent = _sent(forward.graph, node, encode_input if _may_be_shared(node) else encode, options, called)
+            sent = _sent(forward.graph, node, encode_input if node.op == "placeholder" else encode, options, called)
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
         if writes or (reads and form.bits == 8):  # the kernels that write fewer bits do not write half bytes
@@ -102,7 +102,7 @@ def _sent(
 
 
 def _may_be_shared(node: fx.Node) -> bool:
-    """Whether it is what several blocks may be given, as an encoder's output: an input to which nothing is added."""
+    """Whether several blocks may be given it, as an encoder's output: an input to which this one adds nothing."""
     sizes = node.meta["val"].shape
     is_added_to = any(packet_of(user) is aten.add and user.meta["val"].shape == sizes for user in node.users)
     return node.op == "placeholder" and not is_added_to

@@ -9,6 +9,7 @@ from torch.autograd.graph import Node
 
 from actfit.kernels import private
 from actfit.kernels.memory.allocator import growth
+from actfit.kernels.memory.isolated import forked_random
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import storages, tensors
 from actfit.kernels.methods.every_tensor import EveryTensor
@@ -60,7 +61,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
     buffers = {buffer: buffer.clone() for buffer in model.buffers()} if isinstance(model, nn.Module) else {}
-    with torch.enable_grad(), torch.random.fork_rng():
+    with torch.enable_grad(), forked_random():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
     before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}

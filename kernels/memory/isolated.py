@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import _lru_cache_wrapper
 from typing import Any
 
@@ -51,12 +51,19 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
 def on_copies(model: nn.Module) -> Iterator[None]:
     """Runs a model with its own parameters and copies of its buffers; its attributes are restored afterwards."""
     copies: dict[int, Tensor] = {}
-    with unchanged(model), _random_numbers(), torch.random.fork_rng():
+    with unchanged(model), _random_numbers(), forked_random():
         for module in _plain(model):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = copies.setdefault(id(buffer), buffer.detach().clone())
         yield
+
+
+def forked_random() -> AbstractContextManager[None]:
+    """As torch.random.fork_rng, but it starts no CUDA, as for a model on the CPU, and warns of no number of GPUs."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    forked: AbstractContextManager[None] = torch.random.fork_rng(gpus if torch.cuda.is_available() else None)
+    return forked
 
 
 @contextmanager

@@ -65,6 +65,14 @@ def parts(batch: T, samples: int | None) -> Parts[T]:
     return Parts(cut(0), cut(few), few / count)
 
 
+def copies(batch: T) -> T:
+    """Copies of nested tensors: a model or a loss may change in place what it is given."""
+    copied: T = private.tree_map(
+        lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x, batch
+    )
+    return copied
+
+
 def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
     """So many samples, or more if a model's batch norms may need them; None: the whole batch."""
     if samples is None or samples >= ELEMENTS or not any(isinstance(x, nn.BatchNorm1d) for x in model.modules()):
@@ -75,7 +83,7 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
 
 
 def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
-    """The result of `run` on samples of a batch, with the share of the batch that they are.
+    """The result of `run` on copies of samples of a batch, with the share of the batch that they are.
 
     On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
 
@@ -88,8 +96,8 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
     """
     few = parts((call, targets), samples)
     try:
-        return run(*(few.to_check if check else few.to_plan), few.share)
+        return run(*copies(few.to_check if check else few.to_plan), few.share)
     except (KernelError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # of any kind; if samples were not to blame, it is raised again
-        return run(call, targets, 1.0)
+        return run(*copies((call, targets)), 1.0)

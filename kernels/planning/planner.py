@@ -30,6 +30,16 @@ from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
 
 
+class _Measured(NamedTuple):
+    """A candidate with its errors on other samples."""
+
+    best: Candidate
+    errors: Errors = Errors(0.0, 0.0)
+    uniform: float = 0.0  # the error of the same bits everywhere
+    decoded: Mapping[str, float] = MappingProxyType({})
+    verdict: Checked = Checked()
+
+
 def plan_of(
     task: Task,
     budget: str | float,
@@ -65,41 +75,20 @@ def plan_of(
     uniform = widest(best.step, limit) if best.codes else {}
     measured = _measured(task, best, uniform, goal) if best.codes else _Measured(best)
     measured.verdict.tell(strict, stack_level)
+    error = measured.errors.measured
     if is_coarse:
         warnings.warn(
             f"{argument} must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err"
-            f" by {measured.errors.measured:.2%}, the least that fits;"
-            ' make_plan(..., goal="error") takes that as it is',
+            f' by {error:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is',
             stacklevel=stack_level,
         )
-    if isinstance(max_gradient_error, float) and measured.errors.measured > max_gradient_error:
+    if isinstance(max_gradient_error, float) and error > max_gradient_error:
         warnings.warn(
-            f"max_gradient_error must be at least {measured.errors.measured:.3g} for this budget on other samples, got"
+            f"max_gradient_error must be at least {error:.3g} for this budget on other samples, got"
             f" {max_gradient_error:g}; give a larger budget",
             stacklevel=stack_level,
         )
-    best, bits = measured.best, measured.best.solution.bits
-    return Plan(
-        type(task.model).__name__,
-        str(budget),
-        task.rounding,
-        tuple(best.ways.recomputed),
-        _sites(best.step, bits, best.errors, measured.decoded),
-        task.stock,
-        Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
-        measured.errors,
-        next(iter(uniform.values()), 0),
-        measured.uniform,
-        best.solution.gap,
-        task.measured_on,
-        task.compiles,
-        task.work(best.step.operations),
-        goal,
-        modules=repeated_modules(task.model),
-        unchanged=tuple(best.ways.unchanged),
-        optimizer=task.held.name,
-        time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
-    )
+    return _planned(task, budget, goal, measured, uniform)
 
 
 def _doubts(task: Task) -> Iterator[str]:
@@ -147,16 +136,6 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
     )
 
 
-class _Measured(NamedTuple):
-    """A candidate with its errors on other samples."""
-
-    best: Candidate
-    errors: Errors = Errors(0.0, 0.0)
-    uniform: float = 0.0  # the error of the same bits everywhere
-    decoded: Mapping[str, float] = MappingProxyType({})
-    verdict: Checked = Checked()
-
-
 def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measured:
     """What codes do to the gradient of samples that the plan was not made with; for the goal "error", the better one
     of the solution and of the same bits everywhere."""
@@ -174,6 +153,32 @@ def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measur
     best = best._replace(solution=solution)
     errors = Errors(solution.error**0.5, plan_error**0.5, smaller)
     return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
+
+
+def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, uniform: Mapping[str, int]) -> Plan:
+    """The plan of what was found and measured; uniform: the same bits everywhere."""
+    best, bits = measured.best, measured.best.solution.bits
+    return Plan(
+        type(task.model).__name__,
+        str(budget),
+        task.rounding,
+        tuple(best.ways.recomputed),
+        _sites(best.step, bits, best.errors, measured.decoded),
+        task.stock,
+        Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
+        measured.errors,
+        next(iter(uniform.values()), 0),
+        measured.uniform,
+        best.solution.gap,
+        task.measured_on,
+        task.compiles,
+        task.work(best.step.operations),
+        goal,
+        modules=repeated_modules(task.model),
+        unchanged=tuple(best.ways.unchanged),
+        optimizer=task.held.name,
+        time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
+    )
 
 
 def _unneeded(task: Task, budget: str | float, goal: Goal, reason: str = "") -> Plan:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actfit.kernels import private
 from actfit.kernels.memory.step import differentiated
-from actfit.kernels.planning.batches import Call, on_samples, parts
+from actfit.kernels.planning.batches import Call, copies, on_samples, parts
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.task import SAMPLES, Task, in_training
 
@@ -132,7 +132,7 @@ def _seconds(
 
 def _forward(task: Task, call: Call, targets: Any) -> list[Tensor]:
     """What backward starts from, of copies of the inputs: a model may change these in place."""
-    call, targets = private.tree_map(lambda x: _copied(x) if isinstance(x, Tensor) else x, (call, targets))
+    call, targets = copies((call, targets))
     with torch.enable_grad():
         return differentiated(task.model(*call.args, **call.kwargs), task.loss, targets)
 
@@ -142,10 +142,6 @@ def _step(task: Task, call: Call, targets: Any) -> None:
     weights = [weight for weight in task.model.parameters() if weight.requires_grad]
     losses = _forward(task, call, targets)
     torch.autograd.grad(losses, weights, [torch.ones_like(x) for x in losses], allow_unused=True)
-
-
-def _copied(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 def _timed(task: Task, run: Callable[[], object]) -> float:

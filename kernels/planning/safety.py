@@ -20,7 +20,7 @@ from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
-from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, parts
+from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, copies, parts
 from actfit.kernels.planning.bounds import ROUNDING
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from actfit.kernels.planning.task import SAMPLES, in_training
@@ -182,16 +182,16 @@ def check_model(
 
 
 def _on_enough_samples(call: Call, targets: Any, measured: Callable[[Call, Any, float], Checked]) -> Checked:
-    """What is measured on two samples, or on more if a model or a loss does not run on two."""
+    """What is measured on copies of two samples, or on more if a model or a loss does not run on two."""
     for samples in (SAMPLES, MORE_SAMPLES):
         few = parts((call, targets), samples)
         try:
-            return measured(*few.to_plan, few.share)
+            return measured(*copies(few.to_plan), few.share)
         except (KernelError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:
             continue
-    return measured(call, targets, 1.0)
+    return measured(*copies((call, targets)), 1.0)
 
 
 def _check_elements(module: nn.Module, args: Any) -> None:

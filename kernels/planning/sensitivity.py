@@ -51,6 +51,8 @@ class Trials:
         Elements of all sites that were saved, by name.
     decoded
         Errors of the tensors that were decoded.
+    engines
+        What captured the model for trials, by inputs: other trials run its graphs, too.
     exact
         By addresses of marks of calls of captured modules: the mark, the gradients of results without codes on trial,
         and what backward makes of these.
@@ -63,6 +65,7 @@ class Trials:
     compiles: bool = False
     sites: dict[str, int] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
+    engines: dict[Any, Any] = field(default_factory=dict, repr=False)
     exact: dict[int, tuple[Tensor, Sequence[Tensor | None], Sequence[Any]]] = field(default_factory=dict, repr=False)
     modules: list[str] = field(default_factory=list)  # those that share graphs, by number
 

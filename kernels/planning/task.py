@@ -64,6 +64,7 @@ class Task(ABC):
         default_factory=dict, repr=False
     )
     planned_on: list[Exact] = field(default_factory=list, repr=False)  # the last gradient that errors were measured of
+    _engines: dict[Any, Any] = field(default_factory=dict, repr=False)  # of trials
     _samples: list[int | None] = field(default_factory=list, repr=False)  # the numbers tried; None: all
 
     def __post_init__(self) -> None:
@@ -195,7 +196,8 @@ class Task(ABC):
 
             def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
-                trials = Trials(self.rounding, smallest=smallest, recomputed=frozenset(blocks), compiles=self.compiles)
+                again = frozenset(blocks)
+                trials = Trials(self.rounding, {}, smallest, again, self.compiles, engines=self._engines)
                 return self.gradients(model, *call, self.loss, trials, targets, self.progress), share
 
             while True:

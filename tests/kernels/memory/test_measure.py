@@ -27,6 +27,14 @@ def test_an_mlp_keeps_what_the_graph_and_the_allocator_say(options: dict, fake: 
     assert saved.parameters == net[2].weight.nbytes  # the first layer's input wants no gradient
 
 
+def test_a_model_on_the_cpu_lets_two_gpus_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch would start CUDA, and warn that there are several."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert saved_bytes(mlp(nn.GELU()), X, fake=False).total > 0
+
+
 def test_what_is_no_activation_is_told_apart() -> None:
     weight = nn.Parameter(torch.randn(6, 6))
     constant = torch.randn(4, 6)

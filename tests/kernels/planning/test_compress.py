@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from actfit import KernelError, compress, make_plan, saved_bytes
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.planning.batches import Call, parts
+from actfit.kernels.planning.batches import Call, call_of, parts
+from actfit.kernels.planning.make import task_of
 from tests.kernels.planning.nets import NETS, gradient, text
 
 
@@ -77,6 +78,32 @@ def test_modes_random_numbers_and_buffers_stay() -> None:
     assert not model.training
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
+
+
+class InPlace(nn.Module):
+    """Changes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2)
+        for layer in self.layers:
+            x = layer(x).sigmoid()
+        return x
+
+
+def test_the_batch_stays() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return (output - target.add_(1)).square().mean()
+
+    model, batch = InPlace(), (torch.randn(128, 64), torch.randn(128, 64))
+    before = [x.clone() for x in batch]
+    with task_of(model, call_of(batch[0]), loss, batch[1]).checking((), ()):
+        pass
+    compress(model, bits=4, inputs=batch[0], loss=loss, targets=batch[1])
+    assert all(map(torch.equal, batch, before))
 
 
 @pytest.mark.slow

@@ -121,6 +121,22 @@ def test_graphs_that_another_step_captured_are_observed_alike() -> None:
     assert [replace(site, tensor=None) for site in again.sites] == [replace(site, tensor=None) for site in alone.sites]
 
 
+class Numbers(nn.Module):
+    """A block with a tensor that forward makes of numbers; its graphs hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layer(x).sigmoid() * x.new_tensor([0.5, 0.25] * 32) * torch.tensor([2.0, 3.0] * 32)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_block_that_makes_a_tensor_of_numbers(compiles: bool) -> None:
+    assert observe(nn.Sequential(*(Numbers() for _ in range(4))), (torch.randn(64, 64),), compiles=compiles).sites
+
+
 def test_training_counts_what_training_saves() -> None:
     model, inputs = text(1, dropout=0.1)
 

@@ -1,5 +1,6 @@
 """Errors that are measured over one graph are those of a model whose tensors have these codes."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -58,13 +59,13 @@ def test_layers_behind_those_on_trial_do_not_run(monkeypatch: pytest.MonkeyPatch
     """What their backward makes is known, and errors are as if they ran."""
     runs, where = [], trials_of_graphs._where_it_changes
 
-    def counted(trials: Trials, module: fx.GraphModule, run: Run) -> Run:
+    def counted(engine: Any, module: fx.GraphModule, run: Run) -> Run:
         def counting(given: list[Any]) -> Any:
             runs.extend(module.meta.get(trials_of_graphs.TRIED, ())[:1])  # the others are small, and run
             return run(given)
 
         counting._boxed_call = True  # type: ignore[attr-defined]
-        return where(trials, module, counting)
+        return where(engine, module, counting)
 
     monkeypatch.setattr(trials_of_graphs, "_where_it_changes", counted)
     model, inputs = text(3)
@@ -79,8 +80,29 @@ def test_layers_behind_those_on_trial_do_not_run(monkeypatch: pytest.MonkeyPatch
         trials.exact.clear()
         assert gradients.error(bits) == error > 0
         trials.exact.update(known)
-    del gradients
-    assert not trials.exact
+    held = weakref.ref(trials)
+    del gradients, trials
+    assert held() is None  # Dynamo keeps graphs for ever
+
+
+def test_trials_run_graphs_that_others_captured() -> None:
+    """Each sees its own codes, also after others ran."""
+    model, inputs = text(3)
+    engines: dict[Any, Any] = {}
+    alone, first, second = Trials(), Trials(engines=engines), Trials(engines=engines)
+    made = [CapturedGradients(model, inputs, {}, weighted, trials) for trials in (alone, first)]
+    (engine,) = engines.values()
+    captured = len(engine.graphs)
+    made.append(CapturedGradients(model, inputs, {}, weighted, second))
+    assert len(engine.graphs) == captured
+    assert alone.sites == first.sites == second.sites
+    bits = dict.fromkeys(alone.sites, 4)
+    expected = made[0].error(bits)
+    again = Trials(recomputed=frozenset(["0"]), engines=engines)
+    CapturedGradients(model, inputs, {}, weighted, again)
+    assert len(engine.graphs) == captured + 1
+    assert again.sites.keys() < alone.sites.keys()
+    assert made[1].error(dict.fromkeys(bits, 2)) > made[2].error(bits) == made[1].error(bits) == expected > 0
 
 
 @pytest.mark.slow
