@@ -1,8 +1,8 @@
 """python -m benchmarks.kernels: time and memory of the kernels against stock eager, torch.compile and a copy.
 
 GELU and SiLU, forward, backward and both, by every method; and in Linear + activation and Linear-activation-Linear,
-forward and backward. Before a method is timed its kernels are held to their reference in PyTorch; one that fails gets
-no time, and the status is 1. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
+forward and backward. The tests say whether kernels are right: `benchmarks.run` and `benchmarks.gpu` run them before.
+On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
 cache flushed; bytes that forward leaves. On a CPU: what the reference costs against stock eager,
 each with one thread (with several, times are those of whatever else runs there).
 
@@ -38,7 +38,6 @@ import torch
 from actfit import KernelError, backend
 from benchmarks.kernels import table
 from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, METHODS, MODULES
-from benchmarks.kernels.check import wrong
 from benchmarks.kernels.runs import Bench
 from benchmarks.options import device as device_of
 from benchmarks.options import names, output, torch_threads, whole
@@ -110,16 +109,9 @@ def measure(work: Workload) -> tuple[list[Row], bool]:
     bench, rows, good = Bench(work.device, work.runs), [], True
     for function in work.functions:
         for dtype in work.dtypes:
-            methods = []
-            for name in work.methods:
-                if problem := wrong(function, name, dtype, work.device):
-                    command.say(PROG, f"{function} by {name} in {dtype} is wrong, and gets no time: {problem}")
-                    good = False
-                else:
-                    methods.append(name)
             for subject in _subjects(work):
                 try:
-                    made = _measured(bench, subject, function, dtype, methods)
+                    made = _measured(bench, subject, function, dtype, work.methods)
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
