@@ -27,7 +27,6 @@ from actfit.kernels.methods.from_output import FromOutput
 from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
 from benchmarks.gpu import models_page
-from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
@@ -129,7 +128,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "fits": compression.fits,
     "gpu-models": models_page.section,
     "gpu-models-brief": models_page.readme,
-    "gpu-speed": gpu.speed_section,
     "invact": invact_section,
     "kernel-times": kernel_times.section,
     "kernels": kernels_section,

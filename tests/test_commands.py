@@ -113,10 +113,8 @@ def test_what_help_names_is_what_there_is() -> None:
     from actfit.kernels.generated.functions import FUNCTIONS
     from actfit.kernels.memory.recipes import RECIPES
     from benchmarks.gpu import steps
-    from benchmarks.kernels import cases
     from benchmarks.training.jobs import TASKS
 
-    assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
     assert tuple(TASKS) == parsers.TASKS
     assert tuple(steps.GROUPS) == gpu_parsers.GROUPS
     assert tuple(ENGINES) == arguments.ENGINES

@@ -114,8 +114,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         words = ("benchmarks.kernels", *quick, "--dtypes", dtype, *sizes, *(("--fn", "gelu") if dry else ()))
         # 42 rounds of each method, two tensors forward, three backward, five for both; and the cache read four times.
         moved = count * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
-        # In one shape and, besides, in two of layers; each is compiled for itself.
-        seconds = _seconds(count * (len(SIZES) + 3), count * 8 * 2 * 2, moved)
+        seconds = _seconds(count * len(SIZES), count * 8 * 2, moved)
         yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", EXHAUSTIVE)
     for dtype, shapes in (("bfloat16", 3), ("float32", 1)):
         asked = () if dry else ("--dtypes", dtype, "--sizes", RIVALS[dtype])

@@ -152,8 +152,7 @@ def _seconds(
     clock, times = clock_of(device), {}
     ready = {block.implementation: made(block, tokens, dtype, device) for block in blocks}
     for mode in ("both", "forward"):
-        calls = {name: _step(mode, *block) for name, block in ready.items()}
-        times[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
+        times[mode] = rounds(clock, {name: _step(mode, *block) for name, block in ready.items()}, repeats)
     # Compiled code may overwrite what backward has read, so backward cannot run alone repeatedly.
     backward = {
         name: [whole - part for whole, part in zip(both, times["forward"][name], strict=True)]

@@ -21,11 +21,12 @@ from actfit import compress, make_plan
 from benchmarks import parsers
 from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
-from benchmarks.kernels.cases import MODULES, options_of
+from benchmarks.kernels.cases import options_of
 from benchmarks.training.data import Data, Text
 from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss, plainly
 
 Run = Callable[[Tensor], Tensor]
+MODULES = {"gelu": (nn.GELU, actfit.nn.GELU), "silu": (nn.SiLU, actfit.nn.SiLU)}
 STOCK, RECOMPUTE, COMPILED, EXACT = "stock", "recompute", "compiled", "exact"
 PLAN, COMPILED_PLAN = "plan", "compiled-plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
