@@ -1,41 +1,10 @@
-"""Time and bytes of a GPU, by CUDA's events and allocator; without CUDA the processor's clock runs."""
+"""Time on a GPU, by CUDA's events; without CUDA the processor's clock runs."""
 
 import gc
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import torch
-
-
-class CudaBooks:
-    """A context manager: `grown()` is by how many bytes the allocator was asked for more than at the beginning, now,
-    and `most()` at most; what it rounds up is left out."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def __enter__(self) -> Self:
-        gc.collect()
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        self.before = self._asked("current")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def _asked(self, when: str) -> int:
-        torch.cuda.synchronize(self.device)
-        return int(torch.cuda.memory_stats(self.device)[f"requested_bytes.all.{when}"])
-
-    def grown(self) -> int:
-        return self._asked("current") - self.before
-
-    def most(self) -> int:
-        return self._asked("peak") - self.before
 
 
 def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
