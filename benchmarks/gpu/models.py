@@ -43,6 +43,7 @@ from benchmarks.clock import origin
 from benchmarks.compression.meter import measured as measured_bytes
 from benchmarks.gpu.ways import TINY, blocks, broken
 from benchmarks.options import device as device_of
+from benchmarks.parsers import BY_INDUCTOR, FITTED
 from benchmarks.rows import Row, described_rows, record, summary
 
 PROG = "gpu.models"
@@ -122,11 +123,11 @@ def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
     """
     if way not in (known := (*parsers.MODEL_WAYS, *parsers.COMPILED_MODEL_WAYS)):
         raise ValueError(f"way must be one of {', '.join(known)}, got {way!r}")
-    ours, compiles = parsers.BY_INDUCTOR.get(way, way), way in parsers.BY_INDUCTOR
+    ours, compiles = BY_INDUCTOR.get(way, way), way in BY_INDUCTOR
     if ours in COMPRESSED:
         compress(model, bits=COMPRESSED[ours], compiled=compiles)
-    if ours in parsers.FITTED:
-        return compress(model, fit=parsers.FITTED[ours], inputs=inputs, compiled=compiles).plan
+    if ours in FITTED:
+        return compress(model, fit=FITTED[ours], inputs=inputs, compiled=compiles).plan
     if way in (COMPILED, COMPILED_CHECKPOINT):
         for block in blocks(model):
             block.compile(dynamic=False)
