@@ -14,16 +14,14 @@ from benchmarks import rows
 from benchmarks.kernels.cases import Call
 from benchmarks.rows import Row, summary
 
-Times = tuple[list[float], list[float]]  # of each run: its seconds, and the host's seconds to launch it
 M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1  # of glibc's malloc.h
-NAMED = ("eager", "copy")  # the rivals that others are compared with
 
 
 class GpuClock:
-    """Seconds between two events around a call, with its data flushed from the L2 cache, and the host's seconds.
+    """Seconds between two events around a call, with its data flushed from the L2 cache.
 
     Reading a larger buffer flushes the cache, so that nothing must be written back. While the GPU reads, the host
-    launches the call: host time counts only if it exceeds MOST readings.
+    launches the call: the host's time counts only if it exceeds MOST readings.
     """
 
     WARM_UP = 2  # rounds that are not counted
@@ -34,20 +32,18 @@ class GpuClock:
         self.buffer = torch.zeros(size // 4, device="cuda")
         self.readings = self.LEAST
 
-    def __call__(self, call: Call) -> tuple[float, float]:
+    def __call__(self, call: Call) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         while True:
             for _ in range(self.readings):
                 self.buffer.sum()
             start.record()
-            begun = time.perf_counter()
             call()
-            host = time.perf_counter() - begun
             end.record()
             ahead = not start.query()  # the GPU had not reached the call when its launch was complete
             end.synchronize()
             if ahead or self.readings >= self.MOST:
-                return start.elapsed_time(end) / 1000, host
+                return start.elapsed_time(end) / 1000
             self.readings *= 2
 
 
@@ -66,11 +62,10 @@ class CpuClock:
             libc.mallopt(M_MMAP_MAX, 0)
             libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
-    def __call__(self, call: Call) -> tuple[float, float]:
+    def __call__(self, call: Call) -> float:
         begun = time.perf_counter()
         call()
-        seconds = time.perf_counter() - begun
-        return seconds, seconds
+        return time.perf_counter() - begun
 
 
 def clock_of(device: torch.device) -> GpuClock | CpuClock:
@@ -78,43 +73,18 @@ def clock_of(device: torch.device) -> GpuClock | CpuClock:
     return GpuClock() if device.type == "cuda" else CpuClock()
 
 
-def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
-    """Run `runs` rounds of every rival once in random order, so that the previous run affects all rivals alike."""
+def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, list[float]]:
+    """Seconds of `runs` rounds of every rival once in random order, so that the previous run affects all alike."""
     names, order = list(calls), random.Random(0)
     for call in calls.values():  # compiles
         call()
-    times: dict[str, Times] = {name: ([], []) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-clock.WARM_UP, runs):
         for name in order.sample(names, len(names)):
-            seconds, host = clock(calls[name])
+            seconds = clock(calls[name])
             if turn >= 0:
-                times[name][0].append(seconds)
-                times[name][1].append(host)
+                times[name].append(seconds)
     return times
-
-
-def time_rows(base: Mapping[str, Any], times: Mapping[str, Times], moved: Mapping[str, int]) -> list[Row]:
-    """Rows of seconds, of GB/s for names in `moved`, and of the ratios to the rivals NAMED, round by round."""
-    rows = []
-
-    def add(name: str, unit: str, values: list[float]) -> None:
-        rows.append(Row(implementation=name, unit=unit, **base, **summary(values)))
-
-    for name, (seconds, host) in times.items():
-        add(name, "s", seconds)
-        add(name, "host s", host)
-        if name in moved:
-            add(name, "GB/s", [moved[name] / 1e9 / value for value in seconds])
-        for rival in NAMED:
-            if name == rival or name == "copy" or rival not in times:
-                continue
-            ratios = [value / other for value, other in zip(seconds, times[rival][0], strict=True)]
-            if rival == "eager":
-                add(f"{name} / eager", "ratio of times", ratios)
-            else:
-                share = moved[name] / moved[rival]
-                add(f"{name} / copy", "ratio of GB/s", [share / value for value in ratios])
-    return rows
 
 
 def ratio_rows(base: Mapping[str, Any], seconds: Mapping[str, Sequence[float]], rival: str) -> list[Row]:

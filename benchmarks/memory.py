@@ -1,7 +1,7 @@
-"""python -m benchmarks.memory: bytes kept for backward, of models by name and of one MLP in eager and compiled.
+"""python -m benchmarks.memory: bytes kept for backward, of models by name.
 
-Models run on fake tensors and are counted as CUDA keeps them, so the numbers are the same on every machine. The MLP
-runs for real, on the CPU. `docs/results/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
+They run on fake tensors and are counted as CUDA keeps them, so the numbers are the same on every machine.
+`docs/results/memory.md` shows them: `python -m benchmarks.report` puts them there.
 """
 
 from actfit.coefficients import command
@@ -11,19 +11,15 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("memory", lambda: parsers.memory(__doc__).parse_args())
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from tqdm import tqdm
 
-import actfit
 from actfit import KernelError, compress, saved_bytes
 from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.memory import zoo
-from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.options import output
 from benchmarks.rows import Row, record, summary
 
@@ -35,7 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
     **{name: {"policy": name} for name in ("invact", "fewbit-3")},
 }
 KEPT = "kept for backward"
-WIDTH, ROWS = 64, 128  # of the input; the hidden tensor is four times as wide
 
 
 def models() -> list[Row]:
@@ -60,44 +55,10 @@ def _model(name: str) -> list[Row]:
     return rows
 
 
-class NewGELU(nn.Module):
-    """GELU by tanh, written out as transformers does."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
-MODES = ("eager", "compile", "compile, recomputing", "checkpoint")
-ACTS: dict[str, Callable[[], nn.Module]] = {
-    "nn.GELU": nn.GELU,
-    "GELU written out": NewGELU,
-    "invact": actfit.nn.GELU,
-    "fewbit, 1 bit": lambda: actfit.nn.GELU(method="fewbit", bits=1),
-}
-
-
-def mlps() -> list[Row]:
-    """Rows of Linear, activation, Linear, in units of the input, which counts too."""
-    rows = []
-    for name, act in ACTS.items():
-        for mode in MODES:
-            x = torch.randn(ROWS, WIDTH, requires_grad=True)
-            net: Any = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), act(), nn.Linear(4 * WIDTH, WIDTH))
-            if mode == "checkpoint":
-                net = Checkpointed(net)
-            torch._dynamo.reset()
-            with torch._functorch.config.patch(ban_recompute_materialized_backward=mode != "compile, recomputing"):
-                saved = saved_bytes(torch.compile(net) if mode.startswith("compile") else net, x)
-            units = (saved.total + saved.inputs) / x.nbytes
-            size = {"rows": ROWS, "width": WIDTH}
-            rows.append(Row("kept by an MLP", name, mode, size, "float32", "units", **summary([units])))
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     path = output(parsers.memory(__doc__).parse_args(arguments).out)
-    record([("memory", [*models(), *mlps()])], path, quick=False)
+    record([("memory", models())], path, quick=False)
     return command.GOOD
 
 

@@ -30,9 +30,7 @@ SUITES = ("accuracy", "memory", "speed", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
 KERNEL_OURS = ("forward-ad", *(f"fewbit-{bits}" for bits in (1, 2, 3, 4)), "invact", "invact-precision-bit")
-ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
-KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
-KERNEL_WHATS = ("activation", "linear", "mlp")
+KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS)
 TASKS = ("text", "digits", "gpt", "llama", "resnet", "small-vit")
 ACTIVATION_VARIANTS = (
     *("stock", "invact", "forward-ad", "fewbit-4", "fewbit-3", "fewbit-2", "fewbit-1"),
@@ -103,7 +101,6 @@ def kernels(doc: str | None) -> command.Parser:
     parser.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(KERNEL_DTYPES)}")
     methods = ",".join(KERNEL_METHODS)
     parser.add_argument("--methods", metavar="M,...", help=f"of {methods}; eager and the copy always run")
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KERNEL_WHATS)}")
     parser.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
     parser.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
     parser.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")

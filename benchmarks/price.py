@@ -15,18 +15,14 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("price", lambda: parsers.plain("price", __doc__).parse_args())
 
 import importlib.util
-import os
 import platform
-import re
-import subprocess
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from actfit.codegen.inspect import compiling, read_cubin
 from actfit.fitting.invact.price import TABLE
 from benchmarks.rows import RESULTS, Row, read_lines, save, summary
 
@@ -93,7 +89,6 @@ def kernel(p, q, a, b, SIZE: tl.constexpr):
     y = tl.load(p + i)
     tl.store(q + i, {body})
 """
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_]*)")
 
 
 def table_value(parts: Mapping[str, int]) -> tuple[int, int]:
@@ -102,8 +97,8 @@ def table_value(parts: Mapping[str, int]) -> tuple[int, int]:
     return special, other
 
 
-def opcodes(body: str, capability: int, elements: int, folder: Path) -> Counter[str]:
-    """Counts of the instructions of the kernel that computes `body`, by opcode, without padding."""
+def instructions(body: str, capability: int, elements: int, folder: Path) -> tuple[int, int]:
+    """Special and other instructions of the kernel that computes `body`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -120,36 +115,27 @@ def opcodes(body: str, capability: int, elements: int, folder: Path) -> Counter[
     kernel = ASTSource(module.kernel, signature, {(4,): THREADS * elements}, aligned)
     options = {"num_warps": THREADS // 32, "enable_fp_fusion": True}
     compiled = triton.compile(kernel, target=GPUTarget("cuda", capability, 32), options=options)
-    binary = folder / "kernel.cubin"
-    binary.write_bytes(compiled.asm["cubin"])
-    disassembler = next(Path(triton.__file__).parent.rglob("nvdisasm"))
-    listing = subprocess.run([disassembler, binary], capture_output=True, text=True, check=True).stdout
-    return Counter(word for word in _INSTRUCTION.findall(listing) if word != "NOP")
+    code, *_ = read_cubin(compiled.asm["cubin"], folder)
+    return code.kinds["special"], code.total - code.kinds["special"]
 
 
-def growth(body: str, capability: int, folder: Path) -> Counter[str]:
-    """How many more instructions ELEMENTS[1] elements a thread need than ELEMENTS[0]."""
-    few, many = (opcodes(body, capability, elements, folder) for elements in ELEMENTS)
-    many.subtract(few)
-    return many
+def growth(body: str, capability: int, folder: Path) -> tuple[float, float]:
+    """Special and other instructions that each element a thread from ELEMENTS[0] to ELEMENTS[1] adds."""
+    few, many = (instructions(body, capability, elements, folder) for elements in ELEMENTS)
+    special, other = ((more - less) / (ELEMENTS[1] - ELEMENTS[0]) for less, more in zip(few, many, strict=True))
+    return special, other
 
 
 def measure(capability: int) -> list[Row]:
     """Special and other instructions per element of every row, for one generation of GPUs."""
-    rows, extra = [], ELEMENTS[1] - ELEMENTS[0]
-    # A fresh folder that also holds Triton's cache, so that nothing compiled earlier is reused.
-    with tempfile.TemporaryDirectory() as name:
-        os.environ["TRITON_CACHE_DIR"] = name
-        copy = growth("y", capability, Path(name))
+    rows, size = [], {"elements": ELEMENTS[1] - ELEMENTS[0]}
+    where = {"device": f"sm_{capability}", "versions": versions()}
+    with compiling() as folder:
+        _, copied = growth("y", capability, folder)
         for what, (body, _) in BODIES.items():
-            grown = growth(body, capability, Path(name))
-            special = grown["MUFU"] / extra
-            other = (grown.total() - copy.total()) / extra - special
-            for unit, value in (("special per element", special), ("other per element", other)):
-                rows.append(
-                    Row("price", what, body, {"elements": extra}, "float32", unit, **summary([value]),  # type: ignore[arg-type]
-                        device=f"sm_{capability}", versions=versions())
-                )  # fmt: skip
+            special, other = growth(body, capability, folder)
+            for unit, value in (("special per element", special), ("other per element", other - copied)):
+                rows.append(Row("price", what, body, size, "float32", unit, **summary([value]), **where))
     return rows
 
 
@@ -170,9 +156,6 @@ def main() -> int:
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2
-    os.environ["TRITON_DEFAULT_FP_FUSION"] = (
-        "1"  # as the option above; without it Triton warns that its default will change
-    )
     paths = [save(measure(capability), "price") for capability in CAPABILITIES]
     print(f"{'':24}{'table':>14}" + "".join(f"{f'sm_{capability}':>18}" for capability in CAPABILITIES))
     loaded = [load(capability) for capability in CAPABILITIES]

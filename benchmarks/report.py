@@ -27,9 +27,8 @@ from actfit.kernels.methods.from_output import FromOutput
 from benchmarks.accuracy import page as accuracy
 from benchmarks.compression import page as compression
 from benchmarks.gpu import models_page
-from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
-from benchmarks.memory import ACTS, KEPT, MODELS, MODES, STOCK, WAYS
+from benchmarks.memory import MODELS, STOCK, WAYS
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.rivals import page as rivals
 from benchmarks.training import page as training
@@ -77,31 +76,13 @@ def kernels_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _memory() -> dict[tuple[str, str, str], float]:
-    return {(row["what"], row["implementation"], row["mode"]): float(row["median"]) for row in of_any("memory")}
-
-
-NAMED = {"bert": "BERT", "gpt2": "GPT-2", "vit": "ViT", "llama": "Llama 2 (7B)", "efficientnet-b0": "EfficientNet-B0"}
-NAMED |= {"resnet50": "ResNet-50"}
-BRIEF = {"exact": "`compress(model)`", "invact": '`policy="invact"`', "4 bits": "`bits=4`"}
-
-
-def savings_section() -> str:
-    """Bytes that well-known models save for backward, and by `compress`."""
-    kept, cells = _memory(), []
-    for model, name in NAMED.items():
-        whole, counts = kept[KEPT, STOCK, model], [kept[KEPT, way, model] for way in BRIEF]
-        cells.append([name, size(whole), *(f"{size(count)}, {_less(count, whole)} less" for count in counts)])
-    note = "Bytes as CUDA's kernels save them, at the model's usual length or size, without weights and inputs."
-    return "\n".join([*table(["", STOCK, *BRIEF.values()], cells), "", note]) + "\n"
-
-
 def models_section() -> str:
     """Bytes that models save for backward, and how much less by `compress`."""
-    kept, cells = _memory(), []
+    kept = {(row["implementation"], row["mode"]): float(row["median"]) for row in of_any("memory")}
+    cells = []
     for model in MODELS:
-        whole = kept[KEPT, STOCK, model]
-        cells.append([model, size(whole), *(_less(kept[KEPT, way, model], whole) for way in WAYS)])
+        whole = kept[STOCK, model]
+        cells.append([model, size(whole), *(_less(kept[way, model], whole) for way in WAYS)])
     note = "Bytes without weights and inputs, in eager mode, and how much less `compress` saves."
     return "\n".join([*table(["", STOCK, *WAYS], cells), "", note]) + "\n"
 
@@ -112,16 +93,6 @@ def _less(count: float, whole: float) -> str:
     return f"{100 * part:.{0 if part >= 0.01 else 1}f} %"
 
 
-def mlp_section() -> str:
-    """What an MLP saves for backward in eager mode, compiled and checkpointed."""
-    kept = _memory()
-    lines = [f"| | {' | '.join(MODES)} |", "|---" * (1 + len(MODES)) + "|"]
-    for act in ACTS:
-        units = (kept["kept by an MLP", act, mode] for mode in MODES)
-        lines.append(f"| {act} | {' | '.join(f'{unit:g}' for unit in units)} |")
-    return "\n".join(lines) + "\n"
-
-
 # By the names of their markers: the function that makes each section.
 SECTIONS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy.section,
@@ -129,14 +100,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "fits": compression.fits,
     "gpu-models": models_page.section,
     "gpu-models-brief": models_page.readme,
-    "gpu-speed": gpu.speed_section,
     "invact": invact_section,
     "kernel-times": kernel_times.section,
     "kernels": kernels_section,
-    "mlp": mlp_section,
     "models": models_section,
     "rivals": rivals.section,
-    "savings": savings_section,
     "training": training.section,
     "coded": training.coded_section,
 }

@@ -158,7 +158,7 @@ def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, folder: Pat
     made = compiled(spec, dtype, direction, arch)
     backend, _, lanes = ARCHS[arch]
     if backend == "cuda":
-        code, registers, spilled = _read_cubin(made.asm["cubin"], folder)
+        code, registers, spilled = read_cubin(made.asm["cubin"], folder)
     else:
         text = str(made.asm["amdgcn"])
         code, used = disassembly.amdgcn(text), disassembly.amd_usage(text)
@@ -168,7 +168,7 @@ def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, folder: Pat
     return Report(spec, dtype, direction, arch, code, elements, registers, spilled, shared, version)
 
 
-def _read_cubin(cubin: bytes, folder: Path) -> tuple[disassembly.Code, int, int]:
+def read_cubin(cubin: bytes, folder: Path) -> tuple[disassembly.Code, int, int]:
     """The code, registers, and bytes of local memory a thread (spills), by the tools that Triton brings along."""
     import triton
 

@@ -40,7 +40,6 @@ NAMES = {
     "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
     "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
     "unset_fake_temporarily": "torch._subclasses.fake_tensor.unset_fake_temporarily",
-    "detect_fake_mode": "torch._guards.detect_fake_mode",
     "without_torch_function": "torch._C.DisableTorchFunctionSubclass",
     "OpOverload": "torch._ops.OpOverload",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
@@ -62,11 +61,8 @@ NAMES = {
     "get_decompositions": "torch._decomp.get_decompositions",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
     "compile_fx_inner": "torch._inductor.compile_fx.compile_fx_inner",
-    "force_stride_order": "torch._inductor.inductor_prims.force_stride_order",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
     "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",
-    "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",
-    "make_fx": "torch.fx.experimental.proxy_tensor.make_fx",
 }
 
 

@@ -14,7 +14,6 @@ from actfit.coefficients import command, functions
 from actfit.fitting.invact import arguments
 from actfit.kernels import names
 from benchmarks import parsers
-from benchmarks.gpu import parsers as gpu_parsers
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {
@@ -38,7 +37,6 @@ BAD = {
     ),
     "benchmarks.gpu": ("--steps nothing", "gpu: steps must be of tests, speed, memory, models, got 'nothing'"),
     "benchmarks.gpu.models": ("--models none", "gpu.models: models must be of llama-bare, vit-l, llama, llama-lora,"),
-    "benchmarks.gpu.tests": ("none --out x", "gpu.tests: group must be of exhaustive, standalone,"),
     "notebooks.gallery": ("--root nowhere", "gallery: --root must be a folder of coefficient files, got 'nowhere'"),
     "notebooks.render": ("--bits 3", "render: unrecognized arguments: --bits 3; see --help"),
     **{
@@ -112,13 +110,9 @@ def test_what_help_names_is_what_there_is() -> None:
     from actfit.fitting.invact.formats import FORMATS
     from actfit.kernels.generated.functions import FUNCTIONS
     from actfit.kernels.memory.recipes import RECIPES
-    from benchmarks.gpu import steps
-    from benchmarks.kernels import cases
     from benchmarks.training.jobs import TASKS
 
-    assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
     assert tuple(TASKS) == parsers.TASKS
-    assert tuple(steps.GROUPS) == gpu_parsers.GROUPS
     assert tuple(ENGINES) == arguments.ENGINES
     assert tuple(FORMATS) == arguments.DTYPES
     assert tuple(RECIPES) == names.MODELS

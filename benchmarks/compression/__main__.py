@@ -108,7 +108,7 @@ class Bench:
         for name, dtype in product(models, dtypes):
             made = {way: self._tried(self._step, name, dtype, way) for way in self.ways}
             calls = {way: step for way, step in made.items() if step is not None}
-            taken = {way: seconds for way, (seconds, _) in rounds(clock_of(self.device), calls, repeats).items()}
+            taken = rounds(clock_of(self.device), calls, repeats)
             base = {**self._base(name, dtype), "mode": "time"}
             rows: list[Row] = []
             for rival in (EAGER, COMPILED):

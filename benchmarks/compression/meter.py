@@ -1,13 +1,12 @@
 """Bytes that a device's allocator gives out during a training step."""
 
+import gc
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
-
-from benchmarks.gpu.device import CudaBooks
 
 BACKWARD = "backward begins"
 
@@ -19,24 +18,36 @@ class Bytes(NamedTuple):
     peak: int
 
 
-def measured(loss: Callable[[], Tensor], device: torch.device) -> Bytes:
-    """The bytes of forward and backward; gradients must be allocated before."""
+def measured(loss: Callable[[], Tensor], device: torch.device, grad: Tensor | None = None) -> Bytes:
+    """The bytes of forward and backward, by what was asked for; gradients must be allocated before.
+
+    grad: that of `loss`, if it is not one number.
+    """
     if device.type != "cuda":
-        return _by_profiler(loss)
-    with CudaBooks(device) as books:
-        result = loss()
-        kept = books.grown()
-        result.backward()
-        return Bytes(kept, books.most())
+        return _by_profiler(loss, grad)
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = _asked(device, "current")
+    result = loss()
+    kept = _asked(device, "current") - before
+    result.backward(grad)
+    return Bytes(kept, _asked(device, "peak") - before)
 
 
-def _by_profiler(loss: Callable[[], Tensor]) -> Bytes:
+def _asked(device: torch.device, when: str) -> int:
+    """Bytes that CUDA's allocator was asked for; what it rounds up is left out."""
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.memory_stats(device)[f"requested_bytes.all.{when}"])
+
+
+def _by_profiler(loss: Callable[[], Tensor], grad: Tensor | None) -> Bytes:
     """Bytes by the events of the CPU's allocator, which also gives out Inductor's buffers."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as events:  # else 2.10 warns
         result = loss()
         with record_function(BACKWARD):
             pass
-        result.backward()
+        result.backward(grad)
     assert events.profiler is not None
     results = events.profiler.kineto_results
     assert results is not None

@@ -76,17 +76,18 @@ class Call:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.unlink(missing_ok=True)
         begun = time.monotonic()
-        words = [*part.command, "--out", str(out)]
+        tested = part.step == "tests"
+        words = part.command if tested else [*part.command, "--out", str(out)]
         patience = MOST if self.dry else max(60.0, PATIENCE * part.seconds)  # who knows what else a CPU does
         timeout = min(patience, MOST, max(30.0, self.limit - (begun - self.begun)))
-        status = running.run(words, log, timeout)
+        status = running.run(words, log, timeout, {"OMP_NUM_THREADS": "1", "CI": "true"} if tested else {})
         took = time.monotonic() - begun
-        if part.step == "tests":
-            failed = tuple(out.read_text("utf-8").splitlines()) if out.is_file() else (f"{name} broke off",)
-            if status == command.GOOD and not failed:
-                return Outcome(DONE, took, _last(log))
+        if tested:
+            failed = running.failed_tests(status, log, self.dry)
+            if not failed:
+                return Outcome(DONE, took, "".join(running.tail(log, 1)).strip("= "))
             self._show(log)
-            return Outcome(FAILED, took, f"{len(failed)} tests failed, {failed[0] if failed else ''}", failed)
+            return Outcome(FAILED, took, f"{len(failed)} tests failed, {failed[0]}", failed)
         if status == command.GOOD and (not part.rows or out.is_file()):
             return Outcome(DONE, took)
         self._show(log)
@@ -112,10 +113,6 @@ class Call:
     def parts_of(self, kind: str) -> list[Part]:
         """The parts of all steps whose rows belong in one file."""
         return [part for part in parts(STEPS, self.dry) if part.rows == kind]
-
-
-def _last(log: Path) -> str:
-    return "".join(running.tail(log, 1)).strip("= ")
 
 
 def _ended(call: Call, dry: bool) -> int:

@@ -24,7 +24,9 @@ from benchmarks.gpu import parsers
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.models", lambda: parsers.gpu_models(__doc__))
 
+import gc
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
@@ -39,9 +41,9 @@ from actfit.kernels.memory.saved import size
 from actfit.kernels.planning.plan import Plan
 from benchmarks.clock import origin
 from benchmarks.compression.meter import measured as measured_bytes
-from benchmarks.gpu.device import seconds, settle
 from benchmarks.gpu.ways import TINY, blocks, broken
 from benchmarks.options import device as device_of
+from benchmarks.parsers import BY_INDUCTOR, FITTED
 from benchmarks.rows import Row, described_rows, record, summary
 
 PROG = "gpu.models"
@@ -121,11 +123,11 @@ def prepare(model: Any, way: str, inputs: Any = None) -> Plan | None:
     """
     if way not in (known := (*parsers.MODEL_WAYS, *parsers.COMPILED_MODEL_WAYS)):
         raise ValueError(f"way must be one of {', '.join(known)}, got {way!r}")
-    ours, compiles = parsers.BY_INDUCTOR.get(way, way), way in parsers.BY_INDUCTOR
+    ours, compiles = BY_INDUCTOR.get(way, way), way in BY_INDUCTOR
     if ours in COMPRESSED:
         compress(model, bits=COMPRESSED[ours], compiled=compiles)
-    if ours in parsers.FITTED:
-        return compress(model, fit=parsers.FITTED[ours], inputs=inputs, compiled=compiles).plan
+    if ours in FITTED:
+        return compress(model, fit=FITTED[ours], inputs=inputs, compiled=compiles).plan
     if way in (COMPILED, COMPILED_CHECKPOINT):
         for block in blocks(model):
             block.compile(dynamic=False)
@@ -168,6 +170,33 @@ class Bench:
 
     def _row(self, way: str, what: str, unit: str, values: Sequence[float]) -> Row:
         return Row(what, way, unit=unit, **self.base, **summary([float(value) for value in values]))
+
+
+def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
+    """The seconds of each of `count` calls, one after the other, on the device: the host may be ahead."""
+    if device.type != "cuda":
+        times = []
+        for _ in range(count):
+            begun = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begun)
+        return times
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(device)
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize(device)
+    return [events[at].elapsed_time(events[at + 1]) / 1000 for at in range(count)]
+
+
+def settle(device: torch.device) -> None:
+    """Free unused memory for the next measurement."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
 
 
 def models(

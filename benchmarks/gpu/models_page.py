@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from actfit.kernels.memory.saved import size
-from benchmarks.gpu.parsers import COMPILED_MODEL_WAYS, FITTED, MODEL_WAYS
+from benchmarks.gpu.parsers import COMPILED_MODEL_WAYS, MODEL_WAYS
 from benchmarks.pages import Rows, by, on_gpus, place, table
+from benchmarks.parsers import FITTED
 
 EAGER = "eager"
 TITLES = {

@@ -9,15 +9,15 @@ from benchmarks.parsers import Words
 
 DAY = 86_400
 STEPS = ("tests", "speed", "memory", "models")
-GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
 MODELLED = ("llama-bare", "vit-l", "llama", "llama-lora")
-FITTED = {f"fit {share}": share for share in (0.7, 0.4, 0.2)}  # plans, for a share of the bytes that eager keeps
 MODEL_WAYS = (
     *("eager", "compress exact", "compress 8 bits", "compress 4 bits", "checkpoint"),
-    *FITTED,
+    *("fit 0.7", "fit 0.4", "fit 0.2"),
 )
-BY_INDUCTOR = {f"{way} compiled": way for way in ("compress exact", "compress 8 bits", "compress 4 bits", "fit 0.4")}
-COMPILED_MODEL_WAYS = ("compiled", "compiled checkpoint", *BY_INDUCTOR)
+COMPILED_MODEL_WAYS = (
+    *("compiled", "compiled checkpoint"),
+    *("compress exact compiled", "compress 8 bits compiled", "compress 4 bits compiled", "fit 0.4 compiled"),
+)
 
 
 def gpu(doc: str | None, words: Words | None = None) -> argparse.Namespace:
@@ -39,24 +39,9 @@ def gpu(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     return options
 
 
-def gpu_tests(doc: str | None, words: Words | None = None) -> argparse.Namespace:
-    """Its options, checked; out: a path."""
-    parser = parsers.plain("gpu.tests", doc)
-    parser.add_argument("group", metavar="GROUP", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
-    parser.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
-    options = parser.parse_args(words)
-    one_of("group", options.group, GROUPS)
-    options.out = command.output_path("out", options.out)
-    return options
-
-
 def gpu_models(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; models and ways: lists, out: a path or None."""
-    parser, ways = (
-        parsers.measuring("gpu.models", doc, parsers.file_of("gpu-models")),
-        (*MODEL_WAYS, *COMPILED_MODEL_WAYS),
-    )
+    parser = parsers.measuring("gpu.models", doc, parsers.file_of("gpu-models"))
     parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(MODELLED)}")
     parser.add_argument("--ways", metavar="W,...", help="default: all")
     parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
@@ -65,6 +50,6 @@ def gpu_models(doc: str | None, words: Words | None = None) -> argparse.Namespac
     if options.device is not None:
         one_of("device", options.device, DEVICES)
     options.out = output(options.out)
-    options.ways = names("ways", options.ways, ways)
+    options.ways = names("ways", options.ways, (*MODEL_WAYS, *COMPILED_MODEL_WAYS))
     options.models = names("models", options.models, MODELLED)
     return options

@@ -1,12 +1,12 @@
-"""What all that measures models needs: tiny sizes, blocks, a loss, a line for errors."""
+"""What all that measures models needs: tiny sizes, blocks, a line for errors."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from actfit.coefficients import command
-from actfit.kernels.memory.storages import tensors
+from actfit.kernels.memory.making import line
 
 # The blocks that are checkpointed, and compiled each by itself, by the ends of their classes' names.
 BLOCKS = ("DecoderLayer", "BertLayer", "ViTLayer", "BottleNeckLayer", "GPT2Block")
@@ -26,11 +26,5 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 def broken(prog: str, what: str, error: Exception) -> str:
     """Print the first line of what stopped a measurement; returns `what`."""
-    command.say(prog, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+    command.say(prog, f"{what}: {line(error)}")
     return what
-
-
-def loss(output: Any) -> Tensor:
-    """The mean square of the first tensor of a model's output: something to train for."""
-    first: Tensor = next(iter(tensors(output)))
-    return first.float().square().mean()

@@ -1,1 +1,1 @@
-"""Time and memory of the kernels: `python -m benchmarks.kernels`."""
+"""Times of the kernels: `python -m benchmarks.kernels`."""

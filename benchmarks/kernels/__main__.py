@@ -1,22 +1,17 @@
-"""python -m benchmarks.kernels: time and memory of the kernels against stock eager, torch.compile and a copy.
+"""python -m benchmarks.kernels: times of the kernels against stock eager, torch.compile and a copy.
 
-GELU and SiLU, forward, backward and both, by every method; and in Linear + activation and Linear-activation-Linear,
-forward and backward. Before a method is timed its kernels are held to their reference in PyTorch; one that fails gets
-no time, and the status is 1. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
-cache flushed; bytes that forward leaves. On a CPU: what the reference costs against stock eager,
-each with one thread (with several, times are those of whatever else runs there).
+GELU and SiLU, forward, backward and both, by every method. The tests say whether kernels are right: `benchmarks.run`
+and `benchmarks.gpu` run them before. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA
+events, the L2 cache flushed. On a CPU: what the reference costs against stock eager, each with one thread (with
+several, times are those of whatever else runs there). Whole blocks are in `benchmarks.rivals`.
 
 Rows, as JSON lines, in benchmarks/results/<device>/kernels-time.jsonl, whole or not at all; --quick writes to --out
-only. what: "gelu", "gelu linear", "gelu mlp". implementation: a method, or "method / rival" in ratios, which are taken
-round by round. mode: forward, backward, both, kept. unit:
+only. what: "gelu". implementation: a method, or "method / rival" in ratios, which are taken round by round. mode:
+forward, backward, both. unit:
 
-    s, host s        of the device, and of the host to give the call out (on a CPU they are the same)
-    GB/s             bytes that must be read and written, for that time; the copy moves as many as eager
+    s                of the device
     ratio of times   to eager
-    ratio of GB/s    to the copy
-    B                mode kept: what the allocator has given out after forward and had not before
-    asked B          of it, what it was asked for
-    expected B       by what each method saves; of a layer by torch.compile, which chooses itself, there is none
+    ratio of GB/s    to a copy that moves as many bytes as eager; of the bytes that must be read and written
 """
 
 from actfit.coefficients import command
@@ -27,33 +22,30 @@ if __name__ == "__main__":  # before the imports, which take most of the time
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from actfit import KernelError, backend
-from benchmarks.kernels import table
-from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, METHODS, MODULES
-from benchmarks.kernels.check import wrong
-from benchmarks.kernels.runs import Bench
+from benchmarks.clock import CpuClock, GpuClock, clock_of, origin, ratio_rows, rounds
+from benchmarks.kernels import cases
+from benchmarks.kernels.cases import DTYPES, METHODS, MODES
 from benchmarks.options import device as device_of
 from benchmarks.options import names, output, torch_threads, whole
 from benchmarks.options import runs as runs_of
-from benchmarks.rows import Row, record
+from benchmarks.rows import Row, described_rows, record, summary
 
 PROG = "kernels"
-WHATS = parsers.KERNEL_WHATS
 SIZES = {"cuda": range(12, 29, 2), "cpu": range(12, 23, 2)}  # exponents of 2
 QUICK_SIZES = {"cuda": (16, 26), "cpu": (10, 12)}
 CAP = {"cuda": 1 << 34, "cpu": 1 << 22}  # elements
 RUNS = {"cuda": 40, "cpu": 10}
 QUICK_RUNS = {"cuda": 10, "cpu": 3}
-LAYERS = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}  # tokens and width
-QUICK_LAYERS = {"cuda": ((8192, 1024),), "cpu": ((64, 32),)}
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,7 @@ class Workload:
     functions: list[str]
     dtypes: list[str]
     methods: list[str]
-    kinds: list[str]
     sizes: list[int]
-    layers: tuple[tuple[int, int], ...]
     device: torch.device
     runs: int
     out: Path | None
@@ -84,12 +74,10 @@ def workload(options: argparse.Namespace) -> Workload:
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
     return Workload(
-        functions=names("fn", options.fn, tuple(MODULES)),
+        functions=names("fn", options.fn, parsers.KERNEL_FUNCTIONS),
         dtypes=names("dtypes", options.dtypes, tuple(DTYPES)),
         methods=["eager", *(name for name in asked if name != "eager")],
-        kinds=names("what", options.what, WHATS),
         sizes=sizes,
-        layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
         device=torch.device(kind),
         runs=runs_of(options.runs, (QUICK_RUNS if options.quick else RUNS)[kind]),
         out=output(options.out),
@@ -105,43 +93,46 @@ def _kind(device: str | None) -> str:
     return kind
 
 
-def measure(work: Workload) -> tuple[list[Row], bool]:
-    """All rows, and whether everything was measured; prints each table as soon as it is measured."""
-    bench, rows, good = Bench(work.device, work.runs), [], True
-    for function in work.functions:
-        for dtype in work.dtypes:
-            methods = []
-            for name in work.methods:
-                if problem := wrong(function, name, dtype, work.device):
-                    command.say(PROG, f"{function} by {name} in {dtype} is wrong, and gets no time: {problem}")
-                    good = False
-                else:
-                    methods.append(name)
-            for subject in _subjects(work):
-                try:
-                    made = _measured(bench, subject, function, dtype, methods)
-                except torch.OutOfMemoryError:
-                    torch.cuda.empty_cache()
-                    command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
-                    good = False
-                    continue
-                print(table.block(made), end="\n\n", flush=True)
-                rows += made
-    return rows, good
+def measure(work: Workload, left_out: list[str]) -> Iterator[list[Row]]:
+    """Yield the rows of each function, dtype and size; what memory does not hold is said and put into `left_out`."""
+    clock, where = clock_of(work.device), origin(work.device)
+    for function, dtype, n in product(work.functions, work.dtypes, work.sizes):
+        try:
+            yield measured(work, clock, {"what": function, "dtype": dtype, "size": {"n": n}, **where})
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            left_out.append(f"{function} {dtype} {n}")
+            command.say(PROG, f"{left_out[-1]}: left out, memory does not hold it")
 
 
-def _subjects(work: Workload) -> list[tuple[Any, ...]]:
-    """What to measure, and its size: elements, or tokens and width."""
-    elements = [("activation", n) for n in work.sizes if "activation" in work.kinds]
-    return elements + [(what, *shape) for what in table.LAYERS if what in work.kinds for shape in work.layers]
+def measured(work: Workload, clock: GpuClock | CpuClock, base: dict[str, Any]) -> list[Row]:
+    """Rows of forward, backward and both for normally distributed elements of the size in `base`."""
+    torch.compiler.reset()  # else torch's limit of recompilations makes it run eager
+    function, dtype, n = base["what"], base["dtype"], base["size"]["n"]
+    x, grad = (torch.randn(n, device=work.device, dtype=DTYPES[dtype]) for _ in range(2))
+    x.requires_grad_()
+    run, rows = {name: cases.make(function, name) for name in work.methods}, []
+    for mode in MODES:
+        moved = {name: n * cases.moved(function, name, dtype, mode) for name in work.methods}
+        calls = {name: cases.call(mode, run[name], x, grad) for name in work.methods}
+        calls["copy"] = cases.copy(int(moved["eager"]), work.device)
+        times = rounds(clock, calls, work.runs)
+        of_copy = times.pop("copy")
+        rows += ratio_rows({**base, "mode": mode}, times, "eager")
+        for name, seconds in times.items():
+            share = moved[name] / moved["eager"]
+            shares = [share * copy / own for own, copy in zip(seconds, of_copy, strict=True)]
+            rows.append(
+                Row(implementation=f"{name} / copy", mode=mode, unit="ratio of GB/s", **base, **summary(shares))
+            )
+    return rows
 
 
-def _measured(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
-    what, *size = subject
-    methods = [name for name in methods if name != ACT_LINEAR or what == "mlp"]
-    if what == "activation":
-        return bench.activation(function, dtype, *size, methods)
-    return bench.layer(what, function, dtype, *size, methods)
+def described(rows: Sequence[Row]) -> str:
+    """The result in a line, shown while the rest runs."""
+    both = [row for row in rows if row.mode == "both" and row.unit == "ratio of times"]
+    ratios = [f"{row.implementation} {row.median:.2f}" for row in both]
+    return f"{rows[0].what}, {rows[0].dtype}, {rows[0].size['n']}: {', '.join(ratios)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,11 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.kernels(__doc__).parse_args(arguments)
     work = workload(options)
     torch.manual_seed(0)
+    left_out: list[str] = []
     with torch_threads(1) if work.device.type == "cpu" else nullcontext():
-        rows, good = measure(work)
-    print("Times stock eager's time:", *table.factors(rows), sep="\n")
-    record([("kernels-time", rows)] if rows else [], work.out, options.quick)
-    return command.GOOD if good else command.BAD
+        rows = described_rows(measure(work, left_out), described)
+    record([("kernels-time", rows)], work.out, options.quick)
+    return command.BAD if left_out else command.GOOD
 
 
 if __name__ == "__main__":

@@ -1,39 +1,31 @@
-"""The table of the kernels' times for docs/results/kernels.md."""
+"""The tables of the kernels' times for docs/results/kernels.md."""
 
-from benchmarks.kernels.table import LAYERS
-from benchmarks.pages import Rows, by, largest, place, read, table
+from benchmarks.pages import Rows, by, place, read, table
 
-EAGER = "eager"
 DTYPE = "bfloat16"
 
 
 def section() -> str:
-    """Forward and backward of each method over eager's time: of an activation alone, and with linear layers."""
+    """By device and size: both passes of each method over eager's time; on GPUs their share of a copy's GB/s, too."""
     lines: list[str] = []
     for rows in read("kernels-time").values():
-        ratios = [row for row in rows if row["unit"] == "ratio of times" and row["mode"] == "both"]
-        ratios = [row for of_what in by(ratios, "what", "dtype").values() for row in largest(of_what)]
-        shown = [row for row in ratios if row["dtype"] == DTYPE]
-        subjects = {what: of_what[0]["size"] for (what,), of_what in by(shown, "what").items()}
-        names = list(dict.fromkeys(row["implementation"] for row in shown))
-        cells_of = {(row["what"], row["implementation"]): f"{row['median']:.2f}" for row in shown}
-        of_each = ([cells_of.get((what, name), "–") for what in subjects] for name in names)
-        cells = [[name.removesuffix(f" / {EAGER}"), *values] for name, values in zip(names, of_each, strict=True)]
-        head = [f"{what}, {' × '.join(str(length) for length in size.values())}" for what, size in subjects.items()]
-        layers = [row for row in ratios if row["what"].split()[-1] in LAYERS]
-        alone = [row for row in ratios if row not in layers]
-        lines += [
-            "",
-            f"On {place(rows[0])}, forward and backward together in {DTYPE}, as a multiple of {EAGER}'s time, medians"
-            f" of {rows[0]['runs']} rounds:",
-            "",
-            *table(["", *head], cells),
-            "",
-            f"In all dtypes: {_range(alone)} for an activation alone, {_range(layers)} with linear layers around it.",
-        ]
-    return "\n".join(lines[1:]) + "\n"
+        lines += [f"On {place(rows[0])}, {DTYPE}, medians of {rows[0]['runs']} rounds:", ""]
+        both = [row for row in rows if (row["mode"], row["dtype"]) == ("both", DTYPE)]
+        for (what,), of_what in by(both, "what").items():
+            lines += [*_by_size(of_what, f"{what}: forward and backward, × eager", "ratio of times", " / eager"), ""]
+            if "cuda" in rows[0]["versions"]:
+                lines += [*_by_size(of_what, f"{what}: share of a copy's GB/s", "ratio of GB/s", " / copy"), ""]
+    return "\n".join(lines[:-1]) + "\n"
 
 
-def _range(rows: Rows) -> str:
-    values = sorted(row["median"] for row in rows)
-    return f"{values[0]:.1f} to {values[-1]:.1f}"
+def _by_size(rows: Rows, title: str, unit: str, rival: str) -> list[str]:
+    """A line for each method, a column for each size."""
+    medians = {
+        (row["implementation"].removesuffix(rival), row["size"]["n"]): f"{row['median']:.2f}"
+        for row in rows
+        if row["unit"] == unit
+    }
+    sizes = sorted({n for _, n in medians})
+    methods = dict.fromkeys(name for name, _ in medians)
+    cells = ([name, *(medians.get((name, n), "–") for n in sizes)] for name in methods)
+    return table([title, *(f"2^{n.bit_length() - 1}" for n in sizes)], cells)

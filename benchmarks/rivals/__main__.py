@@ -19,9 +19,9 @@ from benchmarks import parsers
 if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("rivals", lambda: parsers.rivals(__doc__).parse_args())
 
-import gc
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from actfit import KernelError, saved_bytes
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
+from benchmarks.compression.meter import measured
 from benchmarks.kernels.cases import DTYPES, Call
 from benchmarks.options import can_compile, names, output, torch_threads, whole
 from benchmarks.options import device as device_of
@@ -81,21 +82,13 @@ def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
         for block in rivals.blocks(width):
             torch.compiler.reset()
             runs, x, grad = made(block, tokens, DTYPE, rivals.device)
-            gc.collect()  # else cyclic garbage of `made` is freed while the block runs
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            y = runs(x)
-            kept = torch.cuda.memory_allocated() - before
-            y.backward(grad)
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - before
+            taken = measured(partial(runs, x), rivals.device, grad)
             base = _base(block, tokens, DTYPE, where)
             rows += [
                 Row(mode=mode, unit="B", **base, **summary([float(value)]))
-                for mode, value in (("allocated", kept), ("peak", peak))
+                for mode, value in (("allocated", taken.kept), ("peak", taken.peak))
             ]
-            del runs, x, grad, y  # else they are freed while the next block runs
+            del runs, x, grad  # else they are freed while the next block runs
     return rows
 
 
@@ -152,8 +145,7 @@ def _seconds(
     clock, times = clock_of(device), {}
     ready = {block.implementation: made(block, tokens, dtype, device) for block in blocks}
     for mode in ("both", "forward"):
-        calls = {name: _step(mode, *block) for name, block in ready.items()}
-        times[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
+        times[mode] = rounds(clock, {name: _step(mode, *block) for name, block in ready.items()}, repeats)
     # Compiled code may overwrite what backward has read, so backward cannot run alone repeatedly.
     backward = {
         name: [whole - part for whole, part in zip(both, times["forward"][name], strict=True)]

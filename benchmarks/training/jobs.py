@@ -1,7 +1,7 @@
 """The work of `benchmarks.training`: settings by size, jobs, and the rows of other settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], se
 def do(job: Job) -> list[TrainingRow]:
     """The rows of a job."""
     task = job.settings.task
-    common: dict[str, Any] = {"seed": job.seed, "settings": training_runs.key(job.settings)}
+    common: dict[str, Any] = {"seed": job.seed, "settings": asdict(job.settings)}
     with training_runs.conditions(job.settings):
         common |= origin(torch.device(job.settings.device))
     if job.what == RUN:
@@ -120,5 +120,5 @@ def done(todo: Sequence[Job], processes: int) -> Iterator[list[TrainingRow]]:
 
 def others(rows: Sequence[TrainingRow], of_tasks: Sequence[Settings]) -> list[TrainingRow]:
     """The rows of these tasks with other settings; they must not be mixed with new rows."""
-    keys = {task_settings.task: training_runs.key(task_settings) for task_settings in of_tasks}
+    keys = {task_settings.task: asdict(task_settings) for task_settings in of_tasks}
     return [row for row in rows if row.task in keys and row.settings != keys[row.task]]

@@ -1,7 +1,6 @@
 """The models of `benchmarks.training`: a small GPT, a small Llama, a small ResNet and a small ViT.
 
-`activation`, of GPT and ResNet, makes an activation module each time it is called. `call` runs a block; it may
-checkpoint it.
+`activation`, of GPT and ResNet, makes an activation module each time it is called. `blocks` may be checkpointed.
 """
 
 from collections.abc import Callable
@@ -12,16 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Factory = Callable[[], nn.Module]
-Call = Callable[[nn.Module, Tensor], Tensor]
 WIDER = 4  # times: the hidden layer of a GPT's MLP over its stream
 HEAD = 32  # channels of a head of attention, at most
 PATCH, PLACES = 2, 16  # for a ViT: pixels along a patch, patches in an image
-
-
-def plainly(block: nn.Module, x: Tensor) -> Tensor:
-    """The block's output."""
-    output: Tensor = block(x)
-    return output
 
 
 class Attention(nn.Module):
@@ -76,21 +68,18 @@ class Layer(nn.Module):
 class GPT(nn.Module):
     """Logits [batch, places, classes] of the next character after each of [batch, places], int64."""
 
-    def __init__(
-        self, classes: int, context: int, width: int, layers: int, activation: Factory, call: Call = plainly
-    ) -> None:
+    def __init__(self, classes: int, context: int, width: int, layers: int, activation: Factory) -> None:
         super().__init__()
         self.symbols, self.places = nn.Embedding(classes, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Layer(width, activation) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
-        self.call = call
         for table in (self.symbols, self.places):
             nn.init.normal_(table.weight, std=0.02)  # GPT-2's
 
     def forward(self, symbols: Tensor) -> Tensor:
         x = self.symbols(symbols) + self.places.weight[: symbols.shape[1]]
         for block in self.blocks:
-            x = self.call(block, x)
+            x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -126,18 +115,17 @@ class LlamaLayer(nn.Module):
 class Llama(nn.Module):
     """The same logits as `GPT`, by Llama's layers."""
 
-    def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
+    def __init__(self, classes: int, width: int, layers: int) -> None:
         super().__init__()
         self.symbols = nn.Embedding(classes, width)
         self.blocks = nn.ModuleList(LlamaLayer(width) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, classes, bias=False)
-        self.call = call
         nn.init.normal_(self.symbols.weight, std=0.02)
 
     def forward(self, symbols: Tensor) -> Tensor:
         x = self.symbols(symbols)
         for block in self.blocks:
-            x = self.call(block, x)
+            x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -160,19 +148,18 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """Logits [n, classes] of images [n, 1, 8, 8]; `layers` blocks of `width` channels, then as many twice as wide."""
 
-    def __init__(self, classes: int, width: int, layers: int, activation: Factory, call: Call = plainly) -> None:
+    def __init__(self, classes: int, width: int, layers: int, activation: Factory) -> None:
         super().__init__()
         self.stem = nn.Sequential(_conv(1, width, 3, 1), activation())
         widths = [width] * (layers + 1) + [2 * width] * layers
         pairs = pairwise(widths)
         self.blocks = nn.ModuleList(Residual(inward, outward, activation) for inward, outward in pairs)
         self.head = nn.Linear(2 * width, classes)
-        self.call = call
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)
         for block in self.blocks:
-            x = self.call(block, x)
+            x = block(x)
         logits: Tensor = self.head(x.mean((2, 3)))
         return logits
 
@@ -180,18 +167,17 @@ class ResNet(nn.Module):
 class ViT(nn.Module):
     """A transformer of `layers` layers over patches of the image, without a causal mask."""
 
-    def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
+    def __init__(self, classes: int, width: int, layers: int) -> None:
         super().__init__()
         self.patches = nn.Conv2d(1, width, PATCH, stride=PATCH)
         self.places = nn.Parameter(0.5 * torch.randn(PLACES, width))
         self.blocks = nn.ModuleList(Layer(width, nn.GELU, causal=False) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
-        self.call = call
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2) + self.places
         for block in self.blocks:
-            x = self.call(block, x)
+            x = block(x)
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -200,8 +200,3 @@ def _clock(settings: Settings) -> float:
 def _short(value: Tensor | float) -> float | None:
     """Rounded to six digits; None, which JSON can hold, if not finite."""
     return float(f"{float(value):.6g}") if math.isfinite(value) else None
-
-
-def key(settings: Settings) -> dict[str, Any]:
-    """The settings as a row holds them."""
-    return asdict(settings)

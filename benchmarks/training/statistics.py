@@ -3,7 +3,7 @@
 Two one-sided t-tests (TOST) of the differences d between a variant's final loss and stock's with the same seed:
 equivalent if both "mean of d <= -margin" and "mean of d >= margin" are rejected at ALPHA. p is the larger of the two.
 
-By default the margin is the standard deviation of stock's final loss between seeds, fixed before any results: within
+The margin is the standard deviation of stock's final loss between seeds, fixed before any results: within
 it, a variant changes the loss by less than another seed does. It is estimated from the same seeds, hence rough.
 """
 
@@ -49,19 +49,14 @@ class Comparison:
         return f"measurably {side}, not shown to be equivalent" if side else "not shown to be equivalent"
 
 
-def compare(
-    variant: Mapping[int, float | None], stock: Mapping[int, float | None], margin: float | None = None
-) -> Comparison:
-    """Compare a variant's numbers with stock's over the seeds that both have.
-
-    margin: None for the standard deviation of stock's numbers.
-    """
+def compare(variant: Mapping[int, float | None], stock: Mapping[int, float | None]) -> Comparison:
+    """Compare a variant's numbers with stock's over the seeds that both have."""
     seeds = sorted(set(variant) & set(stock))
     pairs = [(variant[seed], stock[seed]) for seed in seeds]
     whole = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(whole) < max(2, len(pairs)):
         return Comparison(len(seeds), *[math.nan] * 5, diverged=len(pairs) - len(whole))
-    margin = statistics.stdev(b for _, b in whole) if margin is None else margin
+    margin = statistics.stdev(b for _, b in whole)
     differences = [a - b for a, b in whole]
     mean, low, high = interval(differences)
     return Comparison(len(seeds), mean, low, high, margin, equivalence(differences, margin))

@@ -8,24 +8,24 @@ plans are made at the first weights, with the loss of the seed's first batch.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import actfit
 from actfit import compress, make_plan
 from benchmarks import parsers
 from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
-from benchmarks.kernels.cases import MODULES, options_of
+from benchmarks.baselines.checkpointed import checkpoint_each
+from benchmarks.kernels.cases import options_of
 from benchmarks.training.data import Data, Text
-from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss, plainly
+from benchmarks.training.models import GPT, Llama, ResNet, ViT, loss
 
 Run = Callable[[Tensor], Tensor]
+MODULES = {"gelu": (nn.GELU, actfit.nn.GELU), "silu": (nn.SiLU, actfit.nn.SiLU)}
 STOCK, RECOMPUTE, COMPILED, EXACT = "stock", "recompute", "compiled", "exact"
 PLAN, COMPILED_PLAN = "plan", "compiled-plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
@@ -60,21 +60,22 @@ def model(data: Data, task: str, name: str, width: int, layers: int, variant: st
 
     name: of the activation.
     """
-    call = again if variant == RECOMPUTE else plainly
     if task == "llama":
-        return Llama(data.classes, width, layers, call)
+        return Llama(data.classes, width, layers)
     if task == SMALL_VIT:
-        return ViT(data.classes, width, layers, call)
+        return ViT(data.classes, width, layers)
     make = partial(activation, name, STOCK if task in CODED else variant)
     if isinstance(data, Text):
-        return GPT(data.classes, data.context, width, layers, make, call)
-    return ResNet(data.classes, width, layers, make, call)
+        return GPT(data.classes, data.context, width, layers, make)
+    return ResNet(data.classes, width, layers, make)
 
 
 def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
     """The function that training calls instead of the model; it may compile at its first call. batch: for plans."""
     method, number = parts(variant)
     x, targets = batch
+    if method == RECOMPUTE:
+        checkpoint_each(model.get_submodule("blocks").children())
     if method == "hook":
         return partial(_hooked, model, int(number))
     if method == EXACT:
@@ -103,28 +104,5 @@ def _compiled(model: nn.Module, **codes: Any) -> Run:
 
 def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
     with hooked.saving_codes(model, bits):
-        return plainly(model, x)
-
-
-def again(block: nn.Module, x: Tensor) -> Tensor:
-    """The block's output; backward computes the block again."""
-    if not torch.is_grad_enabled():
-        return plainly(block, x)
-    contexts: Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
-    contexts = lambda: (nullcontext(), _still(block))  # noqa: E731 - for its type
-    result: Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-    return result
-
-
-@contextmanager
-def _still(block: nn.Module):  # type: ignore[no-untyped-def]
-    """A context that freezes the averages of batch norms: a batch that is computed twice must count once."""
-    norms = [norm for norm in block.modules() if isinstance(norm, nn.BatchNorm2d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
+        output: Tensor = model(x)
+        return output

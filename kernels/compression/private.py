@@ -10,14 +10,6 @@ from torch import fx
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 
-__all__ = [
-    "check_regions",
-    "is_region",
-    "module_name",
-    "partition",
-    "settings",
-]
-
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """PyTorch's own partition, which may recompute views and inputs of products in backward: codes are cheaper."""

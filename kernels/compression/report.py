@@ -1,6 +1,6 @@
 """Which tensors a compiled model saves for backward, and in what form."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,25 +42,14 @@ def report(compiled: Callable[..., Any]) -> Report:
     KernelError
         If no part of it was compiled with `options(...)`.
     """
-    partitioners = dict.fromkeys(config["custom_partitioner_fn"] for config in configs(compiled))
-    return Report(tuple(graph for partitioner in partitioners for graph in partitioner.graphs))
-
-
-def configs(compiled: Any) -> list[Mapping[str, Any]]:
-    """Inductor's settings of all parts that were compiled with `options(...)`.
-
-    Raises
-    ------
-    KernelError
-        If there are no such parts.
-    """
     settings = settings_with_codes(compiled)
     if not settings:
         raise KernelError(
             "compiled must be what torch.compile(model, options=actfit.options(...)) gave, or a model with "
             f"modules compiled so, not a {type(compiled).__name__} without such options"
         )
-    return settings
+    partitioners = dict.fromkeys(config["custom_partitioner_fn"] for config in settings)
+    return Report(tuple(graph for partitioner in partitioners for graph in partitioner.graphs))
 
 
 def _lines(number: int, graph: Graph) -> Iterator[str]:

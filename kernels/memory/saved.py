@@ -157,14 +157,6 @@ class Saved:
         groups = [group for group in groups if group.bytes]
         return sorted(groups, key=lambda group: (-group.bytes, group.module, group.operation))
 
-    def by_operation(self) -> dict[str, int]:
-        """Bytes of each operation, largest first."""
-        return _sums((tensor.by[0].operation, tensor.bytes) for tensor in self.tensors)
-
-    def by_module(self) -> dict[str, int]:
-        """Bytes that operations in each module save, without those in its children; largest first."""
-        return _sums((tensor.by[0].module, tensor.bytes) for tensor in self.tensors)
-
     def table(self, rows: int = 12) -> str:
         """The `rows` largest groups, in Markdown."""
         groups = self.groups()
@@ -229,10 +221,3 @@ class Saved:
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
         share = count / self.total if self.total else 0.0
         return f"| {module} | {operation} | {tensors} | {size(count)} | {share:.1%} |"
-
-
-def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for name, count in pairs:
-        sums[name] = sums.get(name, 0) + count
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))

@@ -44,7 +44,7 @@ def test_a_model_of_text_does_not_look_ahead(task):
     assert not torch.equal(logits[:, 9:], changed[:, 9:])
 
 
-@pytest.mark.parametrize("task", ["text", "small-vit"])
+@pytest.mark.parametrize("task", ["text", "digits", "small-vit"])
 def test_recomputing_changes_no_bit(task):
     settings = quick(task)
     (stock, of_stock), (again, of_again) = (

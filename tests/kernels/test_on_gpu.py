@@ -37,7 +37,7 @@ def both(function: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple
 @each_method
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_devices_agree_in_float32(name: str, method: str) -> None:
-    """The bounds of benchmarks.kernels against the reference: 4 eps and 2**-17, where f' is about 1."""
+    """To 4 eps, a rounding of each value, one for a branch bit and one to spare; and 2**-17, where f' is about 1."""
     x, grad = (torch.randn(10_007, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     options = METHODS[method]
     if options["method"] == "fewbit" and not FUNCTIONS[name].bounded_derivative:

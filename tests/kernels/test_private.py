@@ -1,6 +1,7 @@
 """What is private in PyTorch is named in one module, touched when it is used, and missed with a clear line."""
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -52,6 +53,14 @@ def private_names(modules: list[Module]) -> list[str]:
         and any((part.startswith(("_", "f_")) and part[:2] != "__") or part == "__func__" for part in name.split("."))
         and name.rpartition(".")[2] not in OF_OBJECTS
     ]
+
+
+def test_what_is_named_is_used() -> None:
+    text = "".join(
+        path.read_text() for folder in ("actfit", "kernels", "codegen") for path in (ROOT / folder).rglob("*.py")
+    )
+    used = set(re.findall(r"private\.(\w+)|_private\(\"(\w+)\"\)", text))
+    assert private.NAMES.keys() - {name for pair in used for name in pair} == set()
 
 
 def test_one_module_names_what_is_private_in_torch() -> None:

@@ -39,14 +39,7 @@ def called(words: Sequence[str]) -> int:
     return 0
 
 
-def run(
-    words: Sequence[str],
-    log: Path,
-    timeout: float,
-    environment: Mapping[str, str] | None = None,
-    *,
-    within: bool = False,
-) -> int:
+def run(words: Sequence[str], log: Path, timeout: float, environment: Mapping[str, str]) -> int:
     """As `benchmarks.gpu.running.run`, but a Python is forked, and takes as long as it will."""
     log.parent.mkdir(parents=True, exist_ok=True)
     child = os.fork()
@@ -56,7 +49,7 @@ def run(
             with log.open("wb") as out:
                 os.dup2(out.fileno(), 1)
                 os.dup2(out.fileno(), 2)
-            os.environ.update(environment or {})
+            os.environ.update(environment)
             status = called(words[1:])
             sys.stdout.flush()
             sys.stderr.flush()

@@ -18,14 +18,14 @@ Run = Callable[..., int]
 
 SCRIPT = """
 import json, pathlib, sys, time
-out, rest = pathlib.Path(sys.argv[sys.argv.index("--out") + 1]), sys.argv[1:]
-with open({log!r}, "a") as log: log.write(" ".join(rest[:1] + rest[3:]) + chr(10))
-kind = rest[0]
+kind, out = sys.argv[1], pathlib.Path(sys.argv[-1])
+with open({log!r}, "a") as log: log.write(kind + chr(10))
 if kind == "slow, but begun": out.write_text(json.dumps({{"of": "begun"}}) + chr(10))
 if kind.startswith("slow"): time.sleep(60)
 if kind.startswith("test"):
-    out.write_text(pathlib.Path({tests!r}).read_text())
-    sys.exit(bool(out.read_text()))
+    failed = pathlib.Path({tests!r}).read_text()
+    print("FAILED " + failed if failed else "1 passed")
+    sys.exit(bool(failed))
 if kind.startswith("bad"): print("what went wrong"); sys.exit(1)
 out.write_text(json.dumps({{"of": kind}}) + chr(10))
 """

@@ -66,5 +66,5 @@ def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(resu
     folder.mkdir()
     for path in made.glob("*.jsonl"):
         (folder / path.name).write_text(as_of_a_gpu(path.read_text()))
-    for name in ("compression", "gpu-models", "gpu-speed", "kernel-times", "rivals"):
+    for name in ("compression", "gpu-models", "kernel-times", "rivals"):
         assert "nvidia-h200" in report.SECTIONS[name](), name

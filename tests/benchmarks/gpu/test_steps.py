@@ -5,9 +5,7 @@ import sys
 
 import pytest
 
-from actfit.coefficients import command
-from benchmarks.gpu import models
-from benchmarks.gpu import tests as gpu_tests
+from benchmarks.gpu import models, running
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from tests.benchmarks.gpu.machine import ROOT, environment
 
@@ -57,21 +55,16 @@ SOME = "FAILED tests/a.py::test_it - assert 0\n"
     ("status", "said", "failed"),
     [
         (0, "2 passed in 1s", []),
-        (0, "2 skipped in 1s", ["kernels: pytest ended with 0, 2 skipped in 1s"]),
+        (0, "2 skipped in 1s", ["pytest ended with 0, 2 skipped in 1s"]),
         (1, f"{SOME}1 failed, 1 passed in 1s", ["tests/a.py::test_it"]),
-        (2, f"{SOME}broken off", ["tests/a.py::test_it", "kernels: pytest ended with 2, broken off"]),
-        (124, "..", ["kernels: pytest ended with 124, .."]),
+        (2, f"{SOME}broken off", ["tests/a.py::test_it", "pytest ended with 2, broken off"]),
+        (124, "..", ["pytest ended with 124, .."]),
     ],
 )
-def test_what_a_group_says_of_its_tests(status, said, failed, tmp_path, monkeypatch):
-    def run(words, log, *_, **__):
-        log.write_text(said)
-        return status
-
-    monkeypatch.setattr(gpu_tests.running, "run", run)
-    out = tmp_path / "failed.jsonl"
-    assert gpu_tests.main(["kernels", "--out", str(out)]) == (command.BAD if failed else command.GOOD)
-    assert out.read_text().splitlines() == failed
+def test_what_a_group_says_of_its_tests(status, said, failed, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(said)
+    assert running.failed_tests(status, log, dry=False) == tuple(failed)
 
 
 def test_a_misspelt_way_does_not_run_as_eager() -> None:
