@@ -40,6 +40,7 @@ NAMES = {
     "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
     "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
     "unset_fake_temporarily": "torch._subclasses.fake_tensor.unset_fake_temporarily",
+    "detect_fake_mode": "torch._guards.detect_fake_mode",
     "without_torch_function": "torch._C.DisableTorchFunctionSubclass",
     "OpOverload": "torch._ops.OpOverload",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
@@ -63,6 +64,8 @@ NAMES = {
     "compile_fx_inner": "torch._inductor.compile_fx.compile_fx_inner",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
     "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",
+    "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",
+    "make_fx": "torch.fx.experimental.proxy_tensor.make_fx",
 }
 
 
