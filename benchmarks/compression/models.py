@@ -130,6 +130,8 @@ NORMAL = {
     "ViT-B": Size(12, 2, 224, 768),  # the model of that name, whose pictures are a small part of what it saves
     "Llama": Size(4, 16, 256, 256),
     "language model": Size(4, 8, 256, 256),
+    "narrow Llama": Size(16, 2, 64, 64),  # whose steps are the host's time
+    "narrow ViT": Size(16, 2, 128, 64),
 }
 LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are timed
     "GELU MLP": Size(4, 16384, 1, 4096),
@@ -140,6 +142,8 @@ LARGE = {  # for a GPU of 80 GB, which holds all ways at once while they are tim
     "ViT-B": Size(12, 64, 224, 768),
     "Llama": Size(4, 8, 2048, 4096),
     "language model": Size(8, 4, 2048, 2048),
+    "narrow Llama": Size(16, 2, 64, 64),
+    "narrow ViT": Size(16, 2, 128, 64),
 }
 TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
 
@@ -184,7 +188,7 @@ def _of_zoo(name: str, size: Size) -> Net:
         "ViT": {**usual, **none, "image_size": size.length},
         "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": head_count},
     }
-    kind = name.removesuffix("-B")
+    kind = name.removesuffix("-B").removeprefix("narrow ")
     known = kind.lower().replace("-", "")
     seq = None if kind == "ViT" else size.length
     model, args, kwargs = zoo.build(known, batch=size.batch, seq=seq, dtype=torch.float32, **changed[kind])
