@@ -138,12 +138,6 @@ def test_the_page_of_a_file_names_every_field(page: str, fields: set[str]) -> No
     assert {field for field in fields if f"`{field}`" not in text} == set()
 
 
-def test_a_how_to_is_short() -> None:
-    pages = [page for page in PAGES if page.parent.name == "how-to"]
-    assert pages
-    assert [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 80] == []
-
-
 def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
     assert {*REPEATS, *REPEATS.values()} <= {block.id for block in blocks("sh")}
