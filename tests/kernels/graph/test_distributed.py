@@ -1,5 +1,5 @@
 """Two processes train compressed models by DDP and FSDP2 as stock does in the same wrapper, bit for bit but in chunks
-of a loss; and what torch.compile cuts with codes."""
+of a loss; and what torch.compile cuts with codes; and activations of ours, as one process with the whole batch."""
 
 import warnings
 from typing import Any
@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
+import actfit
 from actfit import compress
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import allowed
 from tests.kernels.compression.graphs import code_from, compiled, error, partitioner, stock
 from tests.kernels.graph.nets import Block, batch, net
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
+from tests.kernels.saved import METHODS
 
 WAYS = {"ddp": (), "fsdp of layers": (nn.Linear,), "fsdp of blocks": (Block,)}
 CLASSES, WIDTH, BITS = 2048, 16, 8
@@ -95,12 +97,36 @@ def cut(way: str, rank: int, mesh: Any) -> tuple[float, float, int, bool]:
     return error(results[1], results[0]), allowed(coded.graphs, BITS), inputs, torch.equal(*both)
 
 
+def by_method(method: str, rank: int | None = None, mesh: Any = None, way: str = "") -> list[Tensor]:
+    """The loss before each of two steps, and weights: of the whole batch, or of a process's half of it in float64."""
+    torch.manual_seed(0)
+    options = {"stock": {"method": "stock"}, **METHODS}[method]
+    first, second = actfit.nn.GELU(**options), actfit.nn.SiLU(**options)
+    net: nn.Module = nn.Sequential(nn.Linear(6, 20), first, nn.Linear(20, 20), second, nn.Linear(20, 3)).double()
+    x, target = torch.randn(16, 6, dtype=torch.float64), torch.randn(16, 3, dtype=torch.float64)
+    if rank is not None:
+        net, x, target = wrapped(net, way, mesh), x.chunk(2)[rank], target.chunk(2)[rank]
+    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.5), []
+    for _ in range(2):
+        loss = (net(x) - target).square().mean()
+        losses.append(loss.detach().clone())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if rank is not None:
+        for loss in losses:
+            distributed.all_reduce(loss)
+            loss /= 2
+    return [*losses, *(whole(parameter) for parameter in net.parameters())]
+
+
 def worker(rank: int, mesh: Any) -> dict[Any, Any]:
     made: dict[Any, Any] = {
         (way, order): trained(way, order, rank, mesh) for way in WAYS for order in ("never", "before", "after")
     }
     for way in ("ddp", "fsdp"):
         made |= {(way, chunked): in_chunks(way, chunked, rank, mesh) for chunked in (False, True)}
+        made |= {(way, method): by_method(method, rank, mesh, way) for method in ("stock", *METHODS)}
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
     code_from(64, pytest.MonkeyPatch())
     return made | {(way, "cut"): cut(way, rank, mesh) for way in ("ddp", "fsdp")}
@@ -135,6 +161,16 @@ def test_coded_partitions(results: Any, way: str) -> None:
     assert 0 < off < bound
     assert inputs <= 1  # the first layer's output, and no weights
     assert same
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("method", ["stock", *METHODS])
+def test_activations_of_ours(results: Any, method: str, way: str) -> None:
+    """Sums are taken in another order: some hundred additions of float64 numbers below ten, in each of two steps."""
+    alone = by_method(method)
+    assert alone[1] < alone[0]
+    for made, exact in zip(results[way, method], alone, strict=True):
+        assert ((made - exact).abs() <= 1000 * torch.finfo(torch.float64).eps).all()
 
 
 if __name__ == "__main__":
