@@ -10,7 +10,9 @@ from typing import Any
 # A line of stdin is a call; a line of stdout its exit status. The fork goes on below the loop, and ends as any process.
 _SERVER = """
 import json, os, runpy, sys
-import flint, numba, scipy.optimize, scipy.stats, sympy, torch._dynamo
+import flint, networkx, numba, scipy.optimize, scipy.stats, sympy, torch._dynamo
+import torch._functorch.aot_autograd, torch._inductor.pattern_matcher
+numba.core.registry.cpu_target.target_context
 for line in sys.stdin:
     call = json.loads(line)
     if not (child := os.fork()):

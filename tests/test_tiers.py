@@ -1,7 +1,7 @@
 """The tiers hold every test once, and the quick one looks at every package."""
 
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -65,23 +65,3 @@ def test_a_file_without_quick_tests_is_marked_as_a_whole(collected):
 
 def test_the_handful_is_of_the_catalogue():
     assert set(tiers.HANDFUL) < set(functions.names())
-
-
-@pytest.mark.parametrize(
-    ("case", "slow", "quick"),
-    [
-        ("test_a", False, True),
-        ("test_a", True, False),
-        ("test_a[gelu]", False, True),
-        ("test_a[gelu]", True, False),
-        ("test_a[mish]", False, False),
-        ("test_a[float32-mish-3]", False, False),
-        ("test_a[float32-gelu_tanh]", False, False),
-        ("test_a[elu alpha=2.5]", False, False),
-        ("test_a[3 bits of mish]", False, True),
-        ("test_mish", False, True),
-    ],
-)
-def test_the_tier_of_a_test(case, slow, quick):
-    item = SimpleNamespace(name=case, get_closest_marker=lambda name: name == "slow" and slow)
-    assert tiers.is_quick(item) is quick

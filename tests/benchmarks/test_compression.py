@@ -46,10 +46,9 @@ def test_the_ways_are_those_of_the_command_line():
 
 
 @pytest.mark.slow
-# ViT-B is ViT at this size; a loss in chunks keeps gradients of the head, which are larger than all else here.
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("ViT-B", "language model")])
-def test_compress_keeps_less_than_hooks_and_errs_less(name):
-    """Without a margin: of the networks here it keeps 0.2 to 0.6 as much, and errs 0.2 to 0.75 as much."""
+@pytest.mark.parametrize(("name", "bits"), [("BERT", 8), ("Llama-like", 4)])
+def test_compress_keeps_less_than_hooks_and_errs_less(name, bits):
+    """By the ways of the benchmark; what compress does for these models is in tests/kernels/graph/test_models.py."""
 
     def taken(way):
         net = build(name, TINY[name], torch.float32, CPU)
@@ -63,7 +62,6 @@ def test_compress_keeps_less_than_hooks_and_errs_less(name):
     kept, error = taken("compress exact")
     assert kept < taken(EAGER)[0]
     assert error == 0
-    bits = (8, 4)[list(NORMAL).index(name) % 2]
     ours, hooks = taken(f"compress {bits} bits"), taken(f"hook {bits} bits")
     assert ours[0] < hooks[0] < kept
     assert 0 < ours[1] < hooks[1]

@@ -200,15 +200,6 @@ def test_list_passes_over_a_bad_file(data: Path, capsys: pytest.CaptureFixture[s
     assert "bad.v1.json: schema_version is required" in err
 
 
-def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(path: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("actfit.coefficients.__main__.read_unsealed", interrupted)
-    assert run(["check"]) == 130
-    assert capsys.readouterr() == ("", "coefficients: interrupted; files are whole or not there\n")
-
-
 def test_a_file_that_cannot_be_read(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,16 +81,15 @@ def test_the_plan_is_beside_checkpoints_and_taken_up(tmp_path: Path, capsys: Any
     assert resumed == straight
     (line,) = lines(capsys.readouterr().out)
     assert "The one of the checkpoint, budget 0.3" in line
-
-
-def test_a_checkpoint_without_a_plan_is_planned_anew(tmp_path: Path, capsys: Any) -> None:
-    losses(trainer_of(tmp_path, None, save_steps=2, save_strategy="steps"))
-    trainer = trainer_of(tmp_path, ActfitCallback(fit=0.3), save_strategy="no")
+    # A checkpoint without a plan is planned anew, unless training is at its end.
+    for path in tmp_path.rglob(PLAN_FILE):
+        path.unlink()
     losses(trainer, resume_from_checkpoint=True)
-    assert not lines(capsys.readouterr().out)  # training was at its end
-    losses(trainer, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert not lines(capsys.readouterr().out)
+    losses(trainer, resume_from_checkpoint=str(checkpoint))
     (line,) = lines(capsys.readouterr().out)
     assert "budget 0.3" in line
+    assert "The one of the checkpoint" not in line
 
 
 def test_adapters(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The packages' public names are imported when they are first used, and no earlier."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,33 +28,6 @@ def ran(code: str, *arguments: str) -> tuple[int, str, str]:
         [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout, done.stderr
-
-
-SPELLED = (
-    *("actfit.functional.gelu", "actfit.nn.GELU", "actfit.compress", "actfit.options", "actfit.elementwise"),
-    *("actfit.coefficients.load", "actfit.coefficients.schema.CoefficientError", "actfit.coefficients.document.seal"),
-)
-
-
-# A process for each name, forked from one that has what takes long to import, and nothing of ours.
-FORKED = """
-import os, sys
-import torch
-assert "actfit" not in sys.modules
-for name in sys.argv[1:]:
-    if not (child := os.fork()):
-        package = __import__(name.partition(".")[0])
-        print(eval(name, {package.__name__: package}).__name__, flush=True)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, name
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_modules_are_there_as_names_are() -> None:
-    status, out, err = ran(FORKED, *SPELLED)
-    assert (status, out.split(), err) == (0, [name.rpartition(".")[2] for name in SPELLED], "")
 
 
 @pytest.mark.slow

@@ -124,14 +124,11 @@ def test_act_linear_is_as_in_eager(backend: str) -> None:
         assert torch.allclose(got, expected, rtol=0, atol=atol)
 
 
-# Each method in a dtype; each dtype by a method that saves bits or the output.
+# Each dtype by a method that saves bits or the output.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "dtype"),
-    [
-        *(("fewbit", torch.bfloat16), ("fewbit", torch.float64), ("invact", torch.float16)),
-        *(("forward-ad", torch.float16), ("invact-precision-bit", torch.bfloat16)),
-    ],
+    [("fewbit", torch.float64), ("invact", torch.float16), ("invact-precision-bit", torch.bfloat16)],
     ids=str,
 )
 def test_dtypes(method: str, dtype: torch.dtype) -> None:
@@ -168,11 +165,12 @@ def changed(options: dict) -> Made:
     return lambda x: functional.gelu(x, **options).add_(1)
 
 
+# What may be changed autograd decides, whatever compiles: no code is generated for it.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
-@pytest.mark.parametrize(("method", "backend"), [("invact", "inductor"), ("invact-precision-bit", "aot_eager")])
-def test_an_output_that_is_kept_must_not_be_changed(method: str, backend: str) -> None:
-    compiled = torch.compile(changed(METHODS[method]), backend=backend, fullgraph=True)
+@pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
+def test_an_output_that_is_kept_must_not_be_changed(method: str) -> None:
+    compiled = torch.compile(changed(METHODS[method]), backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outcome(compiled, leaf(5, 7))
 
@@ -189,10 +187,10 @@ def test_an_input_that_is_kept_must_not_be_changed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "backend"), [("fewbit", "inductor"), ("forward-ad", "aot_eager")])
-def test_an_output_that_is_not_kept_may_be_changed(method: str, backend: str) -> None:
+@pytest.mark.parametrize("method", ["fewbit", "forward-ad"])
+def test_an_output_that_is_not_kept_may_be_changed(method: str) -> None:
     run = changed(METHODS[method])
-    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(5, 7), backend=backend)
+    assert agree(torch.compile(run, backend="aot_eager", fullgraph=True), run, leaf(5, 7))
 
 
 def test_an_output_changed_after_the_graph_is_refused() -> None:

@@ -33,8 +33,14 @@ def mlp(method: str) -> nn.Module:
     return nn.Sequential(first, act, second)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", EXPECTED)
+# By Inductor also "invact-precision-bit" in test_torch_traced, and "forward-ad" is as the stock function there.
+@pytest.mark.parametrize(
+    ("method", "backend"),
+    [
+        *((method, backend) for method in EXPECTED for backend in ("eager", "aot_eager")),
+        *(pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("invact", "fewbit", "ActLinear")),
+    ],
+)
 def test_bytes_of_an_mlp(method: str, backend: str) -> None:
     torch._dynamo.reset()
     net, x = mlp(method), torch.randn(ROWS, 24)

@@ -201,21 +201,22 @@ def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("raise RuntimeError('as it should,\\nin two lines')", "RuntimeError: as it should,"),
+        ("import os\nos._exit(1)", "Kernel died"),
+    ],
+)
 def test_no_page_is_written_where_a_notebook_fails(
-    two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    two: Callable[[str], Path], capsys: pytest.CaptureFixture[str], source: str, why: str
 ) -> None:
-    out = two("raise RuntimeError('as it should,\\nin two lines')")
+    out = two(source)
     assert render.main(["--out", str(out)]) == 1
     stdout, stderr = capsys.readouterr()
     assert stdout == ""
-    assert stderr.splitlines()[2:] == ["render: notebook second must run, and does not: RuntimeError: as it should,"]
+    assert stderr.splitlines()[2:] == [f"render: notebook second must run, and does not: {why}"]
     assert list(out.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_kernel_that_dies_is_told_in_one_line(two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert render.main(["--out", str(two("import os\nos._exit(1)"))]) == 1
-    assert capsys.readouterr().err.splitlines()[2:] == ["render: notebook second must run, and does not: Kernel died"]
 
 
 def test_what_is_not_installed_is_named(

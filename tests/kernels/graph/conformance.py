@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
-from actfit import Handle, compress
+from actfit import compress
 from actfit.kernels.engine import dense
 from actfit.kernels.methods.expected_error import expected_error
 
@@ -110,13 +110,13 @@ def plain_hook(model: nn.Module, bits: int, smallest: int, group: int = 64) -> A
 
 def assert_kept(
     model: nn.Module, *inputs: Any, loss: Loss = weighted, captured: bool | None = True, most: float = MOST
-) -> tuple[Handle, Handle]:
+) -> tuple[nn.Module, nn.Module]:
     """Exact: bit for bit. By 8 bits: forward bit for bit, and gradients at most as wrong as by a plain hook, or `most`.
 
     Returns
     -------
-    tuple[Handle, Handle]
-        Of the exact model, and of that with bits.
+    tuple[nn.Module, nn.Module]
+        The exact model, and that with bits.
     """
     stock, exact, coded = copy.deepcopy(model), copy.deepcopy(model), copy.deepcopy(model)
     expected = outcome(stock, *inputs, loss=loss)
@@ -135,7 +135,7 @@ def assert_kept(
     for handle in handles:
         assert not handle.stock
         assert captured is None or bool(handle.report.graphs) == captured
-    return handles
+    return exact, coded
 
 
 def cases(names: Iterable[str], quick: Iterable[str]) -> Any:

@@ -39,10 +39,9 @@ def step(model: nn.Module, length: int = 24, **options: Any) -> None:
     model(input_ids=tokens(length), labels=tokens(length), **options).loss.backward()
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_generation_between_steps(cache: bool) -> None:
+def test_generation_between_steps() -> None:
     """Generation before and between steps, of lengths that change; with a cache in training, too."""
-    stock, ours, handle = pair(llama(use_cache=cache, attention_dropout=0.1))
+    stock, ours, handle = pair(llama(use_cache=True, attention_dropout=0.1))
     for length in (24, 17, 24):
         written = [model.eval().generate(tokens(9), max_new_tokens=4, do_sample=False) for model in (stock, ours)]
         assert torch.equal(*written)

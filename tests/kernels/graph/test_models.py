@@ -23,22 +23,16 @@ LESS = {
 
 @pytest.mark.parametrize("name", LESS)
 def test_exact_is_bit_for_bit_and_bits_err_no_more_than_a_plain_hook(name: str) -> None:
+    """And less is saved."""
     model, inputs = build(name)
-    assert_kept(Net(lambda net, *given: net[0](**dict(zip(inputs, given, strict=True))).loss, model), *inputs.values())
-
-
-@pytest.mark.parametrize("name", LESS)
-def test_less_is_saved(name: str) -> None:
-    model, inputs = build(name)
-    stock = saved_bytes(model, **inputs).total
-    for bits, share in zip((None, 8), LESS[name], strict=True):
-        handle = compress(model, bits=bits)
-        assert saved_bytes(model, **inputs).total <= (1 - share) * stock
-        handle.remove()
+    net = Net(lambda net, *given: net[0](**dict(zip(inputs, given, strict=True))).loss, model)
+    stock = saved_bytes(net, *inputs.values()).total
+    for made, share in zip(assert_kept(net, *inputs.values()), LESS[name], strict=True):
+        assert saved_bytes(made, *inputs.values()).total <= (1 - share) * stock
 
 
 # The least that is saved, in percent, exactly: the engine of compress before this one did, which saw whole models.
-PUBLISHED = {"bert": 39, "gpt2": 64, "vit": 37, "clip": 50, "llama": 41, "efficientnet-b0": 59, "resnet50": 44}
+PUBLISHED = {"bert": 39, "gpt2": 64, "vit": 37, "llama": 41, "efficientnet-b0": 59}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -62,8 +62,9 @@ def infinite(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [parts, shared, views, moments, infinite])
-@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize(
+    ("made", "bits"), [*((made, None) for made in (parts, shared, views, moments, infinite)), (shared, 8)]
+)
 def test_each_result_alone(made: Any, bits: int | None) -> None:
     """In each set of results that a loss may use; the batch changes, so that sizes are symbols from the second on."""
     stock, ours, handle = pair(Twice(made), bits=bits)
