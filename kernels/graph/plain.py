@@ -11,22 +11,21 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels import private
-from actfit.kernels.compression.forms import FixedRange, Form, Groups
+from actfit.kernels.compression.forms import FixedRange, Groups
 from actfit.kernels.compression.layout import DEFAULT_GROUP, hint
 from actfit.kernels.engine.codes import LARGEST_HALF, LEAST_STEP
 from actfit.kernels.engine.reference_codes import next_bfloat16
 from actfit.kernels.graph.codes import flat_of, shaped
 
 
-def is_plain(value: Tensor, form: Form) -> bool:
+def is_plain(value: Tensor, form: Groups) -> bool:
     """Whether plain operations make and read its codes: of whole groups, 8 bits, or 4 in groups of the usual size.
 
     On a CPU, loops over halves of other groups take no vectors.
     """
-    if not isinstance(form, Groups) or isinstance(form, FixedRange) or value.dtype == torch.float64:
-        return False
     fits = form.bits == 8 or (form.bits == 4 and form.layout.group == DEFAULT_GROUP)
-    return fits and hint(value.numel()) % form.layout.group == 0
+    is_known = not isinstance(form, FixedRange) and value.dtype != torch.float64
+    return fits and is_known and hint(value.numel()) % form.layout.group == 0
 
 
 def encoded(x: Tensor, form: Groups) -> list[Tensor]:

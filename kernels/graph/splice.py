@@ -47,10 +47,10 @@ def put_codes(
         value: Tensor = node.meta["val"]
         form, carries = coded[node], any(isinstance(size, SymInt) for size in value.shape)
         order = form.layout.order
-        reads = compiles and not carries and is_plain(value, form)
-        writes = reads and rounding == "nearest" and not _may_be_shared(node)
-        if writes:
-            sent = traced(partial(encoded, form=form), [node], after_last_use(node))
+        plain = form if compiles and not carries and isinstance(form, Groups) and is_plain(value, form) else None
+        written = plain if rounding == "nearest" and not _may_be_shared(node) else None
+        if written is not None:
+            sent = traced(partial(encoded, form=written), [node], after_last_use(node))
         elif isinstance(form, Bits):
             sent = _sent(forward.graph, node, pack, (order, carries), called)
         elif isinstance(form, FixedRange):
@@ -60,8 +60,8 @@ def put_codes(
             sent = _sent(forward.graph, node, encode_input if node.op == "placeholder" else encode, options, called)
         crossing += sent
         received = _received(backward.graph, placeholder, sent)
-        if writes or (reads and form.bits == 8):  # the kernels that write fewer bits do not write half bytes
-            decodings[placeholder] = partial(_read, received, value, form)
+        if plain is not None and (written is not None or plain.bits == 8):  # our kernels write no half bytes
+            decodings[placeholder] = partial(_read, received, value, plain)
         else:
             decodings[placeholder] = partial(_decoded, called, received, value, form, carries)
     decode_in_stretches(backward.graph, decodings, cut.pairs.values(), compiles)
