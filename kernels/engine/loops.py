@@ -63,7 +63,7 @@ def _encode_loop(
         inverse = UNIT / step
         made = codes[filled : filled + len(own)]
         for i in range(len(own)):
-            place = np.floor((own[i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i]))
+            place = (own[i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i])
             place = place if place > 0 else np.float32(0)  # and of NaN
             made[i] = np.int32(place if place < most else most)
         filled += len(own)
