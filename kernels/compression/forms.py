@@ -104,7 +104,7 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("a nested_compile_region saves it; if it is coded, the region has a graph of its own here")
     if depends_on_data(value):
         return Whole("its size depends on data, and is not counted")
-    if hint(value.numel()) < smallest:
+    if value.numel() < smallest:  # of sizes that change, a guard: others have a graph of their own
         return Whole(f"fewer than {smallest} elements")
     if _must_be_exact(placeholder):
         return Whole("backward needs it exactly")

@@ -91,6 +91,8 @@ class Captured(Unit):
         engine.skipped.pop(self.name, None)
         if engine.runs == before:
             mode = in_dispatch_mode()
+            if mode:
+                engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
             engine.skipped[self.name] = reason
             engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")

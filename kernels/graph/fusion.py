@@ -16,7 +16,6 @@ aten = torch.ops.aten
 READS, READS_OF_ONE = 4, 8  # tensors that Inductor reads at most in a loop that is computed several times, or once
 OPERATIONS = 30  # of a loop that is computed several times
 HEAVY = aten.exp, aten.sigmoid  # on a CPU it computes loops with these once
-ENDS = aten.amin, aten.amax  # of groups with codes, which it finds in the loop that computes what they are of
 
 
 def fused(module: fx.GraphModule) -> fx.GraphModule:
@@ -30,7 +29,7 @@ def fused(module: fx.GraphModule) -> fx.GraphModule:
     loops: list[fx.Node] = []
     for node in [node for node in graph.nodes if _is_loop(node)]:
         loop = _Loop.of(node, inside)
-        if packet_of(node) not in ENDS and all(map(_is_loop, node.users)) and loop.is_inside(len(node.users)):
+        if all(map(_is_loop, node.users)) and loop.is_inside(len(node.users)):
             inside[node] = loop
             continue
         read = loop.read
@@ -106,8 +105,7 @@ class _Loop(NamedTuple):
 def _is_loop(node: fx.Node) -> bool:
     lengths = _layout(node)[:2]
     fixed = all(isinstance(length, int) for ends in lengths for length in ends)
-    is_one = is_pointwise(node) or packet_of(node) in ENDS
-    return bool(lengths) and fixed and node.op == "call_function" and is_one and is_pure(node)
+    return bool(lengths) and fixed and node.op == "call_function" and is_pointwise(node) and is_pure(node)
 
 
 def _is_own(node: fx.Node) -> bool:

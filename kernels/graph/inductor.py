@@ -76,8 +76,9 @@ class InductorPartitioner(Partitioner):
         put_codes(forward, backward, cut, rounding, compiles=True)
 
     def _compare(self, graph: Graph) -> None:
-        """Warn once if a graph for other sizes saves much less than one before."""
-        best = max((before.ratio for before in self._own if before.is_like(graph)), default=0.0)
+        """Warn once if a graph for other sizes saves much less than one before, and so holds more than that."""
+        others = [before for before in self._own if before.is_like(graph) and before.after < graph.after]
+        best = max((before.ratio for before in others), default=0.0)
         if best > WORSE * graph.ratio and not self._warned:
             self._warned = True
             warnings.warn(

@@ -56,10 +56,10 @@ def settings() -> Iterator[None]:
     Not by `_patched`, which takes twice as long, at each call of each block.
     """
     config = private.dynamo_config
-    before = {name: getattr(config, name) for name in OF_DYNAMO}
+    before = {name: getattr(config, name) for name in OF_DYNAMO if hasattr(config, name)}
     try:
-        for name, value in OF_DYNAMO.items():
-            setattr(config, name, value)
+        for name in before:
+            setattr(config, name, OF_DYNAMO[name])
         yield
     finally:
         for name, value in before.items():
@@ -122,7 +122,8 @@ def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
         results = run(*given)
         for node in _compiled_nodes((*results, *given)):
             node.set_materialize_grads(materialized)  # else it is None in backward
-            node.register_hook(_differentiable_once)
+            way = _Way.apply(*(x for x in given if isinstance(x, Tensor) and x.requires_grad))
+            node.register_hook(partial(_differentiable_once, way))
             node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
         return results
 
@@ -140,14 +141,29 @@ def _compiled_nodes(tensors: Iterable[Any]) -> Iterator[Any]:
             return
 
 
-def _differentiable_once(gradients: Sequence[Any], _: Any) -> Any:
-    """Let a gradient of these gradients say what to do; PyTorch's own error names no way out."""
-    return tuple(_Once.apply(x) for x in gradients) if torch.is_grad_enabled() else None
+class _Way(torch.autograd.Function):
+    """A tensor by which autograd finds others, but that does not hold their memory."""
+
+    @staticmethod
+    def forward(ctx: Any, *_: Any) -> Tensor:
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError  # what comes before raises an error
+
+
+def _differentiable_once(way: Tensor, gradients: Sequence[Any], _: Any) -> Any:
+    """Let a gradient of these gradients say what to do; PyTorch's own error names no way out.
+
+    way: to what they depend on. Without it, a gradient by an input would leave out what goes through here.
+    """
+    return tuple(_Once.apply(x, way) for x in gradients) if torch.is_grad_enabled() else None
 
 
 class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradient: Any) -> Any:
+    def forward(ctx: Any, gradient: Any, *_: Any) -> Any:
         return None if gradient is None else gradient.view_as(gradient)
 
     @staticmethod

@@ -10,7 +10,7 @@ from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Bits, FixedRange, Groups
-from actfit.kernels.compression.nodes import origin, packet_of
+from actfit.kernels.compression.nodes import cone, origin, packet_of
 from actfit.kernels.compression.order import reorder
 from actfit.kernels.graph.codes import (
     decode,
@@ -102,10 +102,11 @@ def _sent(
 
 
 def _may_be_shared(node: fx.Node) -> bool:
-    """Whether several blocks may be given it, as an encoder's output: an input to which this one adds nothing."""
-    sizes = node.meta["val"].shape
-    is_added_to = any(packet_of(user) is aten.add and user.meta["val"].shape == sizes for user in node.users)
-    return node.op == "placeholder" and not is_added_to
+    """Whether several blocks may be given it, as an encoder's output: an input to which nothing made of it is added."""
+    if node.op != "placeholder":
+        return False
+    sums = [user for user in node.users if packet_of(user) is aten.add]
+    return not any(node in cone(*(part for part in total.all_input_nodes if part is not node)) for total in sums)
 
 
 def _received(graph: fx.Graph, placeholder: fx.Node, sent: list[fx.Node]) -> list[fx.Node]:

@@ -1,6 +1,7 @@
 """A few samples of a batch to measure errors on: some to make a plan with, others to check it."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -67,10 +68,15 @@ def parts(batch: T, samples: int | None) -> Parts[T]:
 
 def copies(batch: T) -> T:
     """Copies of nested tensors: a model or a loss may change in place what it is given."""
-    copied: T = private.tree_map(
-        lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x, batch
-    )
+    of_each = cache(_copy)  # of what is given twice, one
+    copied: T = private.tree_map(lambda x: of_each(x) if isinstance(x, Tensor) else x, batch)
     return copied
+
+
+def _copy(x: Tensor) -> Tensor:
+    """A copy, of an expanded tensor an expanded one."""
+    once = x.detach()[tuple(slice(None if stride else 1) for stride in x.stride())]
+    return once.clone().expand(x.shape).requires_grad_(x.requires_grad)
 
 
 def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:

@@ -68,6 +68,19 @@ def test_one_module_names_what_is_private_in_torch() -> None:
     assert private_names(ours) == []
 
 
+def test_no_module_imports_names_of_torch_from_there() -> None:
+    """It would touch them when it is imported."""
+    imported = [
+        f"{module.name} {alias.name}"
+        for module in read_modules(ROOT)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == private.__name__
+        for alias in node.names
+        if alias.name in private.NAMES
+    ]
+    assert imported == []
+
+
 @pytest.mark.parametrize("name", private.NAMES)
 def test_this_release_has_every_name(name: str) -> None:
     assert getattr(private, name) is not None

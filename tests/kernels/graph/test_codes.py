@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from actfit import compress, saved_bytes
 from actfit.kernels.compression.forms import Groups
@@ -80,6 +80,18 @@ def test_blocks_share_the_codes_of_what_all_are_given(bits: int) -> None:
     code = x.numel() * bits // 8 + x.numel() // 64 * 4
     tanh, sums = 4, 4
     assert saved_bytes(model, x).total == (tanh + sums) * code + code
+
+
+def test_inputs_that_blocks_may_share() -> None:
+    """Not those that a residual changes; positions that are added to one, as in DETR, change nothing."""
+    graph = fx.Graph()
+    memory, positions, x = (graph.placeholder(name) for name in ("memory", "positions", "x"))
+    placed = graph.call_function(torch.ops.aten.add.Tensor, (memory, positions))
+    made = graph.call_function(
+        torch.ops.aten.tanh.default, (graph.call_function(torch.ops.aten.mul.Tensor, (x, placed)),)
+    )
+    graph.output(graph.call_function(torch.ops.aten.add.Tensor, (x, made)))
+    assert [splice._may_be_shared(node) for node in (memory, positions, x, made)] == [True, True, False, False]
 
 
 def test_codes_of_a_tensor_that_was_changed_are_not_shared() -> None:

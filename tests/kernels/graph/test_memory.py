@@ -73,3 +73,20 @@ def test_within_a_dispatch_mode_stock_runs_and_says_so() -> None:
             ours(batch()).square().sum().backward()
     assert of_ours.get_total_flops() == of_stock.get_total_flops()
     assert_same(ours, stock)
+
+
+def test_a_call_within_a_dispatch_mode_changes_no_later_one() -> None:
+    _, ours, _ = pair()
+    expected = saved_bytes(ours, batch(), fake=False).total
+    with pytest.warns(UserWarning, match="ran as stock"), FlopCounterMode(display=False):
+        ours(batch())
+    assert saved_bytes(ours, batch(), fake=False).total == expected
+
+
+def test_a_batch_too_small_for_codes_changes_no_later_one() -> None:
+    _, ours, _ = pair(bits=8)
+    expected = saved_bytes(ours, batch(), fake=False).total
+    for rows in (3, 5, 96, 95):
+        ours(batch(rows)).sum().backward()
+    assert saved_bytes(ours, batch(), fake=False).total == expected
+    assert saved_bytes(ours, batch(80), fake=False).total < expected

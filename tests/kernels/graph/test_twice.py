@@ -1,6 +1,7 @@
 """Gradients of gradients: refused in one line with the way out; create_graph alone is no reason to refuse."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,22 @@ def test_refused_with_the_way_out(loss: Callable[[nn.Module, Tensor], Tensor], b
     expected.backward()
     loss(ours, batch()).backward()
     assert_same(ours, stock)
+
+
+@pytest.mark.parametrize("options", [{}, {"bits": 8}, {"bits": 8, "compiled": True}], ids=str)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_refused_by_an_input_alone(options: dict[str, Any], frozen: bool) -> None:
+    """Which autograd reaches beside the block, too: there it would leave out what goes through the block."""
+    made = net()
+    made.requires_grad_(not frozen)
+    _, ours, _ = pair(made, **options)
+    x = batch().requires_grad_()
+    h = ours[0](x)
+    (gradient,) = torch.autograd.grad(ours[1](h).square().sum(), h, create_graph=True)
+    total = gradient.square().sum() + x.square().sum() + h.sum()
+    for given in (x, h):
+        with pytest.raises(KernelError, match="gradient of a gradient"):
+            torch.autograd.grad(total, given, retain_graph=True)
 
 
 def test_beside_what_is_compressed() -> None:
