@@ -50,7 +50,7 @@ def allocated(model: nn.Module, x: Tensor, optimizer: optim.Optimizer, accumulat
         output = model(x)
         value = square(output)
 
-        def backward() -> None:
+        def backward(_: object) -> None:
             nonlocal output
             value.backward()
             del output
