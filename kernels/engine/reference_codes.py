@@ -30,12 +30,17 @@ def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
     parts = [flat[: whole * group_size].view(whole, group_size), *last]
     # Not aminmax, which takes several times as long.
     low, high = (torch.cat([end(part, -1) for part in parts]).float() for end in (torch.amin, torch.amax))
-    minimum = 0 - next_bfloat16(-low)  # 0, not -0, of zeros with any signs
-    scale = next_bfloat16((high - minimum) / ((1 << bits) - 1)).clamp(min=LEAST_STEP)
+    minimum, scale = range_of(low, high, bits)
     return minimum.bfloat16(), scale.bfloat16()
 
 
-def next_bfloat16(values: Tensor) -> Tensor:
+def range_of(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Minima and scales of groups from their ends: numbers of bfloat16, in float32."""
+    minimum = 0 - _next_bfloat16(-low)  # 0, not -0, of zeros with any signs
+    return minimum, _next_bfloat16((high - minimum) / ((1 << bits) - 1)).clamp(min=LEAST_STEP)
+
+
+def _next_bfloat16(values: Tensor) -> Tensor:
     """The values rounded up to bfloat16, which has the upper half of a float32's bits."""
     bits = (values > 0).to(torch.int32) * 0xFFFF + values.view(torch.int32)
     return (bits & ~0xFFFF).view(torch.float32)

@@ -13,8 +13,8 @@ from torch import Tensor, fx
 from actfit.kernels import private
 from actfit.kernels.compression.forms import FixedRange, Groups
 from actfit.kernels.compression.layout import DEFAULT_GROUP, hint
-from actfit.kernels.engine.codes import LARGEST_HALF, LEAST_STEP
-from actfit.kernels.engine.reference_codes import next_bfloat16
+from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.reference_codes import range_of
 from actfit.kernels.graph.codes import flat_of, shaped
 
 
@@ -31,14 +31,13 @@ def is_plain(value: Tensor, form: Groups) -> bool:
 def encoded(x: Tensor, form: Groups) -> list[Tensor]:
     """Codes, uint8 [elements * bits / 8]; minima and scales, bfloat16 [groups], as `encode` rounds them."""
     order, group = form.layout
-    most = (1 << form.bits) - 1
     halves = flat_of(x, order).view(-1, 8 // form.bits, group * form.bits // 8)
     parts = [halves.select(1, part).float() for part in range(halves.shape[1])]
     parts = [part.sqrt() for part in parts] if form.of_roots else parts
     low, high = reduce(torch.minimum, parts).amin(1, True), reduce(torch.maximum, parts).amax(1, True)
-    minimum = 0 - next_bfloat16(-low)
-    scale = next_bfloat16((high - minimum) / most).clamp(min=LEAST_STEP)
-    codes = [((part - minimum) * (1 / scale) + 0.5).clamp(0, most).to(torch.uint8) for part in parts]
+    minimum, scale = range_of(low, high, form.bits)
+    inverse, most = 1 / scale, (1 << form.bits) - 1
+    codes = [((part - minimum) * inverse + 0.5).clamp(0, most).to(torch.uint8) for part in parts]
     held = reduce(lambda first, second: first | second << form.bits, codes)
     return [held.reshape(-1), *(end.reshape(-1).bfloat16() for end in (minimum, scale))]
 

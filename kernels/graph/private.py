@@ -49,21 +49,9 @@ def seen_by_guards(given: Any) -> tuple[Any, ...]:
     return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
 
 
-@contextmanager
-def settings() -> Iterator[None]:
-    """Dynamo's settings while a captured function runs: no limit of variants, and hooks added later are called.
-
-    Not by `_patched`, which takes twice as long, at each call of each block.
-    """
-    config = private.dynamo_config
-    before = {name: getattr(config, name) for name in OF_DYNAMO if hasattr(config, name)}
-    try:
-        for name in before:
-            setattr(config, name, OF_DYNAMO[name])
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)
+def settings() -> AbstractContextManager[None]:
+    """Dynamo's settings while a captured function runs: no limit of variants, and hooks added later are called."""
+    return _patched(private.dynamo_config, OF_DYNAMO)
 
 
 Watched = Callable[[fx.GraphModule, Run], Run]  # from a graph and what runs it, what runs it in its place
@@ -220,6 +208,14 @@ def is_higher_order(target: object) -> bool:
     return isinstance(target, private.HigherOrderOperator)
 
 
-def _patched(config: Any, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    manager: AbstractContextManager[Any] = config.patch({k: v for k, v in values.items() if hasattr(config, k)})
-    return manager
+@contextmanager
+def _patched(config: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Settings, as far as this release has them. `config.patch` takes twice as long, at each call of each block."""
+    before = {name: getattr(config, name) for name in values if hasattr(config, name)}
+    try:
+        for name in before:
+            setattr(config, name, values[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
