@@ -17,39 +17,46 @@ from actfit.kernels.engine.codes import LEAST_STEP
 
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.signedinteger]  # bits of numbers: int32 of float32, int16 of bfloat16
 
 # Eight codes are one number of 64 bits, as in `actfit.kernels.engine.planes`.
 ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
 EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a bit of each byte; all but the highest
 # Bits of float32 as integers in the order of the numbers; NaNs lie beyond the infinities on either side.
 BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
-NAN, LOWER_HALF = np.int32(0x7FC00000), np.int32(0xFFFF)
+NAN, LOWER_HALF, UPPER = np.int32(0x7FC00000), np.int32(0xFFFF), np.int32(16)
 UNIT, LEAST = np.float32(1), np.float32(LEAST_STEP)
 
 
 def _encode_loop(
-    x: Floats,
-    x_bits: NDArray[np.int32],
+    x: Words,
     noise: Floats,
     group_size: int,
     block: int,
     bits: int,
     planes: Bytes,
     first: int,
-    minimum: Floats,
-    scale: Floats,
+    minimum: Words,
+    scale: Words,
 ) -> None:
-    """first: the byte of a plane where these codes begin. noise: for each number, or one for all."""
-    codes, filled = np.zeros(block, np.uint8), 0
-    most = np.float32((1 << bits) - 1)
+    """x: the words of float32 or bfloat16. noise: for each number, or one for all.
+
+    first: the byte of a plane where these codes begin. minimum, scale: words of bfloat16.
+    """
+    codes, filled = np.empty(block, np.uint8), 0
+    own = np.empty(group_size, np.float32)  # of the group; compilers know that nothing else has its memory
+    own_bits = own.view(np.int32)
+    shift, most = np.int32(32 - 8 * x.itemsize), np.float32((1 << bits) - 1)
     number = np.empty(1, np.float32)
     number_bits = number.view(np.int32)
     for group in range(len(minimum)):
         begin = group * group_size
-        own, own_bits = x[begin : begin + group_size], x_bits[begin : begin + group_size]
+        given = x[begin : begin + group_size]
         low, high = BUT_THE_SIGN, ~BUT_THE_SIGN
-        for i in range(len(own_bits)):
-            key = own_bits[i] ^ ((own_bits[i] >> np.int32(31)) & BUT_THE_SIGN)
+        for i in range(len(given)):
+            word = np.int32(given[i]) << shift
+            own_bits[i] = word
+            key = word ^ ((word >> np.int32(31)) & BUT_THE_SIGN)
             low, high = min(low, key), max(high, key)
         has_nan = low < LOWEST or high > HIGHEST
         number_bits[0] = NAN if has_nan else low ^ ((low >> np.int32(31)) & BUT_THE_SIGN)
@@ -59,21 +66,21 @@ def _encode_loop(
         start = np.float32(0) - _up(-lowest, number, number_bits)  # 0, not -0, of zeros with any signs
         step = _up((highest - start) / most, number, number_bits)
         step = LEAST if step < LEAST else step
-        minimum[group], scale[group] = start, step
+        number[0] = start
+        minimum[group] = number_bits[0] >> UPPER
+        number[0] = step
+        scale[group] = number_bits[0] >> UPPER
         inverse = UNIT / step
-        made = codes[filled : filled + len(own)]
-        for i in range(len(own)):
+        at = 8 * first + begin
+        made = planes[0, at : at + len(given)] if bits == 8 else codes[filled : filled + len(given)]
+        for i in range(len(given)):
             place = (own[i] - start) * inverse + (noise[0] if len(noise) == 1 else noise[begin + i])
             place = place if place > 0 else np.float32(0)  # and of NaN
             made[i] = np.int32(place if place < most else most)
-        filled += len(own)
-        if filled == block or group + 1 == len(minimum):
-            at = first + (begin + len(own) - filled) // 8
-            if bits == 8:
-                planes[0, 8 * at : 8 * at + filled] = codes[:filled]
-            else:
-                _put(codes, filled, planes, at)
-            filled = 0
+        filled = (filled + len(given)) % block
+        if bits < 8 and (filled == 0 or group + 1 == len(minimum)):
+            held = filled or block
+            _put(codes, held, planes, first + (begin + len(given) - held) // 8)
 
 
 def _code_loop(x: Floats, borders: Floats, changes: Bytes, block: int, planes: Bytes, first: int) -> None:
@@ -109,23 +116,32 @@ def _rounded_up(value: Any, number: Floats, number_bits: NDArray[np.int32]) -> A
 
 
 def _decode_loop(
-    planes: Bytes, bits: int, scale: Floats, minimum: Floats, group_size: int, block: int, first: int, values: Floats
+    planes: Bytes, bits: int, scale: Words, minimum: Words, group_size: int, block: int, first: int, values: Words
 ) -> None:
-    codes = np.empty(block, np.uint8)
+    """As `_encode_loop`; values: words of float32 or bfloat16, to which numbers are rounded to the nearest."""
+    codes, own, ends = np.empty(block, np.uint8), np.empty(group_size, np.float32), np.empty(2, np.float32)
+    own_bits, ends_bits = own.view(np.int32), ends.view(np.int32)
+    shift = np.int32(32 - 8 * values.itemsize)
+    below_half = np.int32(0x7FFF) if shift else np.int32(0)
     for start in range(0, len(values), block):
         held = min(block, len(values) - start)
         at = first + start // 8
         if bits == 8:
-            codes[:held] = planes[0, 8 * at : 8 * at + held]
+            taken = planes[0, 8 * at : 8 * at + held]
         else:
             _take(planes, at, codes, held)
+            taken = codes[:held]
         for begin in range(0, held, group_size):
             group = (start + begin) // group_size
-            step, least = scale[group], minimum[group]
-            own = codes[begin : min(begin + group_size, held)]
-            made = values[start + begin : start + begin + len(own)]
-            for i in range(len(own)):
-                made[i] = values.dtype.type(own[i]) * step + least
+            ends_bits[0], ends_bits[1] = np.int32(scale[group]) << UPPER, np.int32(minimum[group]) << UPPER
+            step, least = ends[0], ends[1]
+            part = taken[begin : min(begin + group_size, held)]
+            made = values[start + begin : start + begin + len(part)]
+            for i in range(len(part)):
+                own[i] = np.float32(part[i]) * step + least
+            for i in range(len(part)):
+                tie = (own_bits[i] >> shift) & np.int32(1) if shift else np.int32(0)  # half way: to the even one
+                made[i] = (own_bits[i] + below_half + tie) >> shift
 
 
 def _take_codes(planes: Bytes, first: int, codes: Bytes, held: int) -> None:

@@ -16,47 +16,55 @@ from torch import Tensor
 
 from actfit.kernels.engine import loops
 from actfit.kernels.engine.codes import bits_of, room_for
-from actfit.kernels.engine.loops import Floats
+from actfit.kernels.engine.loops import Bytes, Words
 from actfit.kernels.engine.planes import plane_bytes
 
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
+WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}  # of the numbers that loops know
+HALF = np.full(1, 0.5, np.float32)
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 
 def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, minima and scales of contiguous numbers of at most 32 bits; `noise` float32, None: to the nearest."""
+    """Codes, minima and scales of contiguous float32 or bfloat16; `noise` float32, None: to the nearest."""
     count, block = len(flat), _block_of(group_size)
     codes = room_for(flat, bits)
-    minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.float32) for _ in range(2))
-    packed, starts, steps = np.atleast_2d(codes.numpy()), minimum.numpy(), scale.numpy()
-    added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
+    minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
+    planes, x, starts, steps = _planes(codes), _words(flat.detach()), _words(minimum), _words(scale)
+    added = HALF if noise is None else noise.detach().numpy()
 
-    def run(x: Floats, place: slice, groups: slice) -> None:
-        own = added if noise is None else added[place]
-        ends = starts[groups], steps[groups]
-        loops.encode(x, x.view(np.int32), own, group_size, block, bits, packed, place.start // 8, *ends)
+    def run(start: int, stop: int) -> None:
+        own, groups = slice(start, stop), slice(start // group_size, -(-stop // group_size))
+        of_own = added if noise is None else added[own]
+        loops.encode(x[own], of_own, group_size, block, bits, planes, start // 8, starts[groups], steps[groups])
 
-    _by_parts(flat, group_size, block, run)
-    return codes, minimum.bfloat16(), scale.bfloat16()
+    in_threads(count, block, run)
+    return codes, minimum, scale
 
 
 def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
-    """Write code * scale + minimum into `flat`; vectors have an entry for each group, and the computation's type."""
-    packed, steps, starts = np.atleast_2d(codes.numpy()), scale.numpy(), minimum.numpy()
+    """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors, bfloat16, have an entry for each group."""
+    planes, steps, starts, values = _planes(codes), _words(scale), _words(minimum), _words(flat)
     block, bits = _block_of(group_size), bits_of(codes)
-    for piece in _pieces_of(len(flat), block, flat.dtype == scale.dtype):
-        part = flat[piece]
-        made = part if flat.dtype == scale.dtype else torch.empty(part.shape, dtype=scale.dtype)
-        values = made.numpy()
 
-        def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
-            of_groups = _groups_of(first + start, first + stop, group_size)
-            ends = steps[of_groups], starts[of_groups]
-            loops.decode(packed, bits, *ends, group_size, block, (first + start) // 8, values[start:stop])
+    def run(start: int, stop: int) -> None:
+        groups = slice(start // group_size, -(-stop // group_size))
+        ends = steps[groups], starts[groups]
+        loops.decode(planes, bits, *ends, group_size, block, start // 8, values[start:stop])
 
-        in_threads(len(values), block, run)
-        if made is not part:
-            part.copy_(made)
+    in_threads(len(values), block, run)
+
+
+def _words(x: Tensor) -> Words:
+    """The bits of numbers as integers, in the same memory."""
+    words: Words = x.view(WORDS[x.dtype]).numpy()
+    return words
+
+
+def _planes(codes: Tensor) -> Bytes:
+    """Codes of 8 bits as one plane."""
+    planes: Bytes = codes.numpy() if codes.dim() == 2 else codes.numpy()[None]
+    return planes
 
 
 def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:
@@ -77,29 +85,6 @@ def _block_of(group_size: int) -> int:
     """Elements that are packed at once: whole groups in whole bytes."""
     whole = lcm(group_size, 8)
     return whole * max(1, BLOCK // whole)
-
-
-def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, slice, slice], None]) -> None:
-    """Call `run`, perhaps in threads, with parts of the numbers in float32, their places, and those of their groups."""
-    for piece in _pieces_of(len(flat), block, flat.dtype == torch.float32):
-        x = flat[piece].detach().float().numpy()
-
-        def run_part(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
-            place = slice(first + start, first + stop)
-            run(x[start:stop], place, _groups_of(place.start, place.stop, group_size))
-
-        in_threads(len(x), block, run_part)
-
-
-def _groups_of(start: int, stop: int, group_size: int) -> slice:
-    """The groups of the elements from `start`, where one begins, to `stop`."""
-    return slice(start // group_size, -(-stop // group_size))
-
-
-def _pieces_of(count: int, block: int, whole: bool) -> list[slice]:
-    """All at once, or, where numbers are converted on the way, pieces of whole blocks: PyTorch has its own threads."""
-    length = count if whole else max(LEAST // block, 1) * block * torch.get_num_threads()
-    return [slice(start, min(start + length, count)) for start in range(0, count, max(length, 1))]
 
 
 def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:

@@ -76,7 +76,7 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
     """Codes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
     flat = x.reshape(-1)
     neighbours = _loops_for(flat, group_size, len(flat))
-    if neighbours is None or computed(flat.dtype) != torch.float32:
+    if neighbours is None or flat.dtype not in neighbours.WORDS:
         return in_two_steps(ends, encode, flat, noise, group_size, bits)
     own = None if noise is None else noise.float().reshape(-1).contiguous()
     made: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), own, group_size, bits)
@@ -86,13 +86,13 @@ def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -
 def decode(codes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
     """Flat values code * scale + minimum, `count` of them; planes of codes may be any distance apart."""
     compute_dtype = computed(dtype)
-    vectors = [vector.to(compute_dtype) for vector in (scale, minimum)]
     made = codes.new_empty(count, dtype=dtype)
     neighbours = _loops_for(codes, group_size, count)
-    if neighbours is not None and all(len(vector) == -(-count // group_size) for vector in vectors):
-        neighbours.decode(codes.contiguous(), *vectors, made, group_size)
+    if neighbours is not None and dtype in neighbours.WORDS and _are_of_groups(scale, minimum, group_size, count):
+        neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
         return made
-    groups, eights = GroupEntries(group_size, *vectors), eights_of(bits_of(codes), made.device)
+    groups = GroupEntries(group_size, *(vector.to(compute_dtype) for vector in (scale, minimum)))
+    eights = eights_of(bits_of(codes), made.device)
     for piece in pieces(count, groups.units):
         own = part_of(codes, piece)
         values = (own if own.dim() == 1 else unpack(own, piece.stop - piece.start, eights)).to(compute_dtype)
@@ -105,3 +105,8 @@ def decode(codes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count
 def _loops_for(x: Tensor, group_size: int, count: int) -> ModuleType | None:
     """`actfit.kernels.engine.neighbours`; None without Numba, or elsewhere."""
     return loops() if count and group_size <= LARGEST and on_host(x) else None
+
+
+def _are_of_groups(scale: Tensor, minimum: Tensor, group_size: int, count: int) -> bool:
+    """Whether these are what `encode_groups` gives: else loops do not know them."""
+    return all(x.dtype == torch.bfloat16 and len(x) == -(-count // group_size) for x in (scale, minimum))
