@@ -173,7 +173,8 @@ def compress(
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
             raise KernelError(
-                f"model must not be compressed already, but {name or 'the model'} is; call remove() of its handle"
+                f"model must not be compressed already, but {f'its module {name!r}' if name else 'it'} is; call remove()"
+                " of its handle"
             )
     check_loss(loss, targets)
     if fit is not None:

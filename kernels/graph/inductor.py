@@ -82,9 +82,9 @@ class InductorPartitioner(Partitioner):
         if best > WORSE * graph.ratio and not self._warned:
             self._warned = True
             warnings.warn(
-                f"sizes should not change in a compiled model: its graph for others keeps {graph.ratio:.1f} times less"
-                f" for backward, one before {best:.1f} times; pad batches to one size, drop a last one that is"
-                " smaller, or compile with dynamic=False",
+                f"sizes should not change in a compiled model: its graph for others saves {1 / graph.ratio:.0%} of what"
+                f" PyTorch would save, one before {1 / best:.0%}; pad batches to one size, or drop a last one that is"
+                " smaller",
                 stacklevel=2,
             )
 

@@ -145,7 +145,8 @@ def run_step(
         raise
     except Exception as error:  # of any kind, as the model raises it
         raise KernelError(
-            f"model must run forward and backward on fake tensors, got {line(error)}; {_way_out(error)}"
+            f"{'model' if loss is None else 'model and loss'} must run on fake tensors, forward and backward, got"
+            f" {line(error)}; {_way_out(error)}"
         ) from error
     finally:
         torch.clear_autocast_cache()
@@ -155,8 +156,8 @@ def run_step(
 def _way_out(error: Exception) -> str:
     if type(error).__name__ == "DataDependentOutputException":
         return (
-            "these have no numbers for forward to decide by: say what it looks up, as tgt_is_causal=True beside a mask"
-            " of nn.Transformer"
+            "these have no numbers to read or to decide by: let loss read none, as .item() does, and say what forward"
+            " looks up, as tgt_is_causal=True beside a mask of nn.Transformer"
         )
     return "check that it runs with these inputs, loss and targets"
 
