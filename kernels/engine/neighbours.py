@@ -43,7 +43,7 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
 
 
 def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
-    """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors, bfloat16, have an entry for each group."""
+    """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors: bfloat16 [groups]."""
     planes, steps, starts, values = _planes(codes), _words(scale), _words(minimum), _words(flat)
     block, bits = _block_of(group_size), bits_of(codes)
 

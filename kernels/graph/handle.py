@@ -172,10 +172,8 @@ def compress(
     check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled, optimizer)
     for name, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), Captured | Head):
-            raise KernelError(
-                f"model must not be compressed already, but {f'its module {name!r}' if name else 'it'} is; call remove()"
-                " of its handle"
-            )
+            which = f"its module {name!r}" if name else "it"
+            raise KernelError(f"model must not be compressed already, but {which} is; call remove() of its handle")
     check_loss(loss, targets)
     if fit is not None:
         plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compiled), optimizer)
