@@ -20,12 +20,15 @@ from torch import Tensor
 
 from actfit.kernels.engine import host, launch, launch_codes, reference, reference_codes
 from actfit.kernels.engine.backend import runs_triton
-from actfit.kernels.engine.codes import LARGEST_HALF, room_for
+from actfit.kernels.engine.codes import room_for
 from actfit.kernels.engine.elements import allocate
 from actfit.kernels.engine.emitted import emitted_function
 from actfit.kernels.methods.method import spec_of
+from actfit.kernels.private import is_fake
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
+Codes = tuple[Tensor, Tensor, Tensor]
+GROUP_SIZES = range(8, 1025, 8)  # so that each row of eight elements is of one group, and a program has whole groups
 
 
 def _ordered(x: Tensor, order: Sequence[int]) -> Tensor:
@@ -77,30 +80,44 @@ def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> T
     return run(grads, derivatives)
 
 
+def _codes_of(x: Tensor) -> Any:
+    """What codes a tensor; of fake ones the dispatcher knows the results."""
+    return torch.ops.actfit if is_fake(x) else launch_codes if runs_triton(x) else reference_codes
+
+
 def encode(x: Tensor, *others: Any) -> Tensor:
-    """Codes of x by a center, an inverse scale and an offset of each group, see `reference_codes.encode`."""
-    planes: Tensor = (launch_codes if runs_triton(x) else reference_codes).encode(x, *others)
-    return planes
+    """Codes of x by the minimum and the inverse scale of each group, see `reference_codes.encode`."""
+    if is_fake(x):
+        return room_for(x, others[-1])
+    codes: Tensor = _codes_of(x).encode(x, *others)
+    return codes
+
+
+def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> Codes:
+    """Codes, see `actfit.kernels.engine.codes`, minima and scales, bfloat16 [groups], of a flat contiguous tensor.
+
+    noise: float32 in [0, 1), of the shape of x, for stochastic rounding; None: to the nearest.
+    """
+    _check_group(group_size)
+    if noise is not None and noise.numel() != x.numel():
+        raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
+    made: Codes = _codes_of(x).encode_groups(x, noise, group_size, bits)
+    return made
 
 
 def decode_groups(
-    planes: Tensor,
-    minimum: Tensor,
-    scale: Tensor,
-    group_size: int,
-    count: int,
-    dtype: torch.dtype,
+    codes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
 ) -> Tensor:
-    """Values of codes of groups, or of channels, whose minima and scales recur."""
-    on_triton = runs_triton(planes) and dtype != torch.float64
-    if on_triton:
-        neighbours = launch_codes.decode_neighbours(planes, minimum, scale, group_size, count, dtype)
-        if neighbours is not None:
-            return neighbours
-    half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    run = launch_codes if on_triton else reference_codes
-    values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
-    return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
+    """The flat tensor of `encode_groups`, `count` elements of the type."""
+    _check_group(group_size)
+    run = _codes_of(codes) if dtype != torch.float64 or is_fake(codes) else reference_codes
+    values: Tensor = run.decode_groups(codes, minimum, scale, group_size, count, dtype)
+    return values
+
+
+def _check_group(group_size: int) -> None:
+    if group_size not in GROUP_SIZES:
+        raise ValueError(f"group_size must be a multiple of 8, at most {GROUP_SIZES[-1]}, got {group_size}")
 
 
 def pack(x: Tensor) -> Tensor:
@@ -115,15 +132,7 @@ def unpack(packed: Tensor, count: int) -> Tensor:
     return host.unpack(packed[None], count).view(torch.bool)
 
 
-def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
-    if noise is not None and noise.numel() != x.numel():
-        raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
-    run = launch_codes if runs_triton(x) else reference_codes
-    planes_and_ends: tuple[Tensor, Tensor, Tensor] = run.encode_groups(x, noise, *others)
-    return planes_and_ends
-
-
-def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> Codes:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     return room_for(x, bits), *ends
@@ -158,14 +167,14 @@ _OPS: dict[str, Op] = {
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "encode_groups": (
-        "(Tensor x, Tensor? noise, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor)",
+        "(Tensor x, Tensor? noise, int group_size, int bits) -> (Tensor, Tensor, Tensor)",
         encode_groups,
         _encode_groups_fake,
     ),
     "decode_groups": (
-        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype) -> Tensor",
+        "(Tensor codes, Tensor minimum, Tensor scale, int group_size, SymInt count, ScalarType dtype) -> Tensor",
         decode_groups,
-        lambda planes, minimum, scale, group_size, count, dtype: planes.new_empty(count, dtype=dtype),
+        lambda codes, minimum, scale, group_size, count, dtype: codes.new_empty(count, dtype=dtype),
     ),
 }  # fmt: skip
 
