@@ -31,24 +31,9 @@ Codes = tuple[Tensor, Tensor, Tensor]
 GROUP_SIZES = range(8, 1025, 8)  # so that each row of eight elements is of one group, and a program has whole groups
 
 
-def _ordered(x: Tensor, order: Sequence[int]) -> Tensor:
-    return x.permute(*order) if order else x
-
-
-def _forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    if runs_triton(x):
-        return launch.forward(spec_of(kernel), _ordered(x, order).contiguous(), params)
-    return reference.forward(spec_of(kernel), x, params, order)
-
-
-def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    y = torch.empty_like(_ordered(x, order), memory_format=torch.contiguous_format)
-    return y, allocate(spec_of(kernel), y)
-
-
-def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    run = launch.backward if runs_triton(grad) else reference.backward
-    return run(spec_of(kernel), grad, y, saved, params)
+def _run(name: str, x: Tensor, *args: Any) -> Any:
+    """The result of an op's namesake for a tensor's device."""
+    return getattr(launch if runs_triton(x) else reference, name)(*args)
 
 
 def _levels(saved: Tensor, kernel: str, count: int, dtype: torch.dtype) -> Tensor:
@@ -56,28 +41,13 @@ def _levels(saved: Tensor, kernel: str, count: int, dtype: torch.dtype) -> Tenso
     return run(spec_of(kernel), saved, count, dtype)
 
 
-def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
-    run = launch.gated if runs_triton(a) else reference.gated
-    return run(function, a, b)
-
-
-def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
-    run = launch.gated_backward if runs_triton(a) else reference.gated_backward
-    return run(function, grad, a, b)
-
-
-def _fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
-    run = launch.fused_forward if runs_triton(x) else reference.fused_forward
-    return run(x, key, with_derivatives)
+def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x.permute(*order) if order else x, memory_format=torch.contiguous_format)
+    return y, allocate(spec_of(kernel), y)
 
 
 def _fused_forward_fake(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     return [torch.empty_like(x) for _ in range(emitted_function(key).count * (2 if with_derivatives else 1))]
-
-
-def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
-    run = launch.fused_backward if runs_triton(derivatives[0]) else reference.fused_backward
-    return run(grads, derivatives)
 
 
 def _codes_of(x: Tensor) -> Any:
@@ -140,11 +110,13 @@ def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: 
 
 _OPS: dict[str, Op] = {
     "forward": (
-        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)", _forward, _forward_fake
+        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)",
+        lambda x, kernel, *others: _run("forward", x, spec_of(kernel), x, *others),
+        _forward_fake,
     ),
     "backward": (
         "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor",
-        _backward,
+        lambda grad, y, saved, kernel, params: _run("backward", grad, spec_of(kernel), grad, y, saved, params),
         lambda grad, *_: torch.empty_like(grad),
     ),
     "levels": (
@@ -152,18 +124,24 @@ _OPS: dict[str, Op] = {
         _levels,
         lambda saved, _, count, dtype: saved.new_empty(count, dtype=dtype),
     ),
-    "gated": ("(Tensor a, Tensor b, str function) -> Tensor", _gated, lambda a, *_: torch.empty_like(a)),
+    "gated": (
+        "(Tensor a, Tensor b, str function) -> Tensor",
+        lambda a, b, function: _run("gated", a, function, a, b),
+        lambda a, *_: torch.empty_like(a),
+    ),
     "gated_backward": (
         "(Tensor grad, Tensor a, Tensor b, str function) -> (Tensor, Tensor)",
-        _gated_backward,
+        lambda grad, a, b, function: _run("gated_backward", a, function, grad, a, b),
         lambda grad, a, b, _: (torch.empty_like(a), torch.empty_like(b)),
     ),
     "fused_forward": (
-        "(Tensor x, str key, bool with_derivatives) -> Tensor[]", _fused_forward, _fused_forward_fake
+        "(Tensor x, str key, bool with_derivatives) -> Tensor[]",
+        lambda x, *others: _run("fused_forward", x, x, *others),
+        _fused_forward_fake,
     ),
     "fused_backward": (
         "(Tensor[] grads, Tensor[] derivatives) -> Tensor",
-        _fused_backward,
+        lambda grads, derivatives: _run("fused_backward", derivatives[0], grads, derivatives),
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "encode_groups": (
@@ -181,7 +159,7 @@ _OPS: dict[str, Op] = {
 # Inductor must not change strides: kernels take contiguous tensors, or the strides decide the last bits.
 STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
-for _name, (_schema, _run, _fake) in _OPS.items():
+for _name, (_schema, _function, _fake) in _OPS.items():
     torch.library.define(f"actfit::{_name}", _schema, tags=STRIDES)
-    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
+    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _function)
     torch.library.register_fake(f"actfit::{_name}", _fake)
