@@ -1,6 +1,6 @@
 """Run a captured graph by PyTorch's own kernels, one operation after the other, without code generation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from actfit.kernels.graph.undefined import without
 Run = Callable[[list[Any]], Any]
 
 
-def execute(module: fx.GraphModule, _: Sequence[object] = ()) -> Run:
+def execute(module: fx.GraphModule) -> Run:
     """A function that runs the graph; it takes its inputs out of the list, and frees each tensor after its last use."""
     module.graph.set_codegen(private.boxed_codegen())
     module.recompile()
@@ -29,9 +29,9 @@ def execute(module: fx.GraphModule, _: Sequence[object] = ()) -> Run:
     return run
 
 
-def execute_backward(module: fx.GraphModule, inputs: Sequence[object] = ()) -> Run:
+def execute_backward(module: fx.GraphModule) -> Run:
     """As `execute`; where gradients of results are None, by a graph without them, made at the first such call."""
-    graphs: dict[frozenset[int], Run] = {frozenset(): execute(module, inputs)}
+    graphs: dict[frozenset[int], Run] = {frozenset(): execute(module)}
     places = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if is_tangent(node)]
 
     def run(given: list[Any]) -> Any:
