@@ -25,7 +25,7 @@ _OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": False}  # the reference roun
 
 
 def run_of(dtype: torch.dtype) -> int:
-    """Elements of a run, see `actfit.kernels.engine.templates.runs`: 64 bytes."""
+    """Elements of a run, see `actfit.kernels.engine.templates.planes`: 64 bytes."""
     itemsize: int = dtype.itemsize
     return 64 // itemsize
 

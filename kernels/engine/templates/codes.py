@@ -12,8 +12,7 @@ divided slowly.
 import triton
 import triton.language as tl
 
-from actfit.kernels.engine.templates.planes import load_planes, store_planes
-from actfit.kernels.engine.templates.runs import load_runs, store_planes_of_runs
+from actfit.kernels.engine.templates.planes import load_planes, load_runs, store_planes, store_planes_of_runs
 
 
 @triton.jit
