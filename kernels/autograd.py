@@ -101,23 +101,23 @@ class _Once(torch.autograd.Function):
     """Refuses to differentiate a gradient: its own gradient would lack the part through the saved derivative."""
 
     @staticmethod
-    def forward(gradient: Tensor, *anchors: Tensor) -> Tensor:
+    def forward(gradient: Tensor, error: str, *anchors: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.error = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> None:
-        raise KernelError(_TWICE)
+        raise KernelError(ctx.error)
 
 
-def once_differentiable(gradient: Tensor, *anchors: Tensor) -> Tensor:
+def once_differentiable(gradient: Tensor, *anchors: Tensor, error: str = _TWICE) -> Tensor:
     """`gradient`, connected to x by anchors that depend on x; differentiating it raises KernelError."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
-    refusing: Tensor = _Once.apply(gradient, *anchors)
+    refusing: Tensor = _Once.apply(gradient, error, *anchors)
     return refusing
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from actfit.kernels.engine import dense
+from actfit.kernels.engine import ops
 from actfit.kernels.methods.every_tensor import SMALLEST
 
 GROUP = 64  # neighbours in memory that share a minimum and a step
@@ -21,11 +21,11 @@ class EncodedStorage:
     def __init__(self, flat: Tensor, bits: int) -> None:
         self.count, self.dtype = flat.numel(), flat.dtype
         self.storage = StorageWeakRef(flat.untyped_storage())  # while this is held, no other storage gets the address
-        self.codes = dense.encode(flat, None, GROUP, bits)
+        self.codes = ops.encode_groups(flat, None, GROUP, bits)
 
     def flat(self) -> Tensor:
         """The decoded storage, flat."""
-        return dense.decode(*self.codes, GROUP, self.count, self.dtype)
+        return ops.decode_groups(*self.codes, GROUP, self.count, self.dtype)
 
 
 Saved = Tensor | tuple[EncodedStorage, tuple[Any, ...]]  # the geometry: size, strides and offset

@@ -1,7 +1,7 @@
 """Which tensors cross from a forward graph into its backward graph, in what form, and their names in a plan."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
@@ -68,44 +68,60 @@ def cut_of(
     smallest
         The least number of elements of a tensor that may have codes.
     """
-    (last,) = forward.find_nodes(op="output")
-    saved = cross_bases(backward, pairs_of(last.args[0][outputs:], backward))
-    inputs = inputs_without_gradient(forward, backward, static)
+    saved = cross_bases(backward, pairs_of(forward, backward, outputs))
     returned = returned_by(forward, outputs)
-
-    def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
-        tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MAX_BITS, smallest) for node in tensors}
-
-    def coded_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
-        exact = rounded_from(forward, backward, pairs) | met_of(pairs)
-        return {node for node in _coded(forms_of(pairs)) if node not in exact and memory_of(node) not in returned}
-
-    def met_of(pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
-        divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
-        return made_into([*returned, *divisors], pairs)
-
-    # As if all had codes, whatever the method: so all plans of a model have the same sites.
-    held = cross_returned(forward, backward, saved, coded_of(saved), outputs)
-    factors = cross_factors(forward, backward, held, coded_of(held))
+    rules = _Rules(forward, backward, inputs_without_gradient(forward, backward, static), returned, smallest)
+    held = cross_returned(forward, backward, saved, rules.coded(saved), outputs)
+    factors = cross_factors(forward, backward, held, rules.coded(held))
     held_outputs = {node for node in factors if memory_of(node) in returned}
-    exact = move_to_forward(forward, backward, factors, coded_of(factors), held_outputs)
-    pairs = recompute_attention(backward, exact, coded_of(exact))
-    rounded, met = rounded_from(forward, backward, pairs), met_of(pairs)
+    exact = move_to_forward(forward, backward, factors, rules.coded(factors), held_outputs)
+    pairs = recompute_attention(backward, exact, rules.coded(exact))
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
-    form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()
-    for node, form in form_by_node.items():
-        if isinstance(form, Groups) and memory_of(node) in returned:
-            form_by_node[node] = Whole("forward returns it")
-        elif isinstance(form, Groups) and node in met:
-            form_by_node[node] = Whole("forward returns what is made of it, or backward divides by that")
-        elif isinstance(form, Groups) and node in rounded:
-            form_by_node[node] = Whole("backward rounds it, or computes an index")
-        elif isinstance(form, Groups) and pairs[node] not in fine:
-            sites[node] = names[node]
-            form_by_node[node] = by_method(form, method, names[node])
+    forms = rules.forms(pairs)
+    sites = {node: names[node] for node, form in forms.items() if isinstance(form, Groups) and pairs[node] not in fine}
+    by_site = {node: by_method(forms[node], method, site) for node, site in sites.items()}
     recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
-    return Cut(outputs, pairs, form_by_node | recomputed, sites)
+    return Cut(outputs, pairs, forms | by_site | recomputed, sites)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """In what forms tensors cross, as if all had codes, whatever the method: so all plans of a model have one set of
+    sites.
+
+    Attributes
+    ----------
+    inputs, returned
+        Nodes that are held elsewhere; those that hold what forward returns.
+    """
+
+    forward: fx.Graph
+    backward: fx.Graph
+    inputs: set[fx.Node]
+    returned: set[fx.Node]
+    smallest: int
+
+    def forms(self, pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
+        """The forms of tensors that cross, but of inputs."""
+        tensors = [node for node in pairs if node not in self.inputs and isinstance(node.meta.get("val"), Tensor)]
+        forms = {node: form_of(node, pairs[node], MAX_BITS, self.smallest) for node in tensors}
+        whole = self._whole(pairs)
+        return {node: whole.get(node, form) if isinstance(form, Groups) else form for node, form in forms.items()}
+
+    def coded(self, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+        """Those that cross as codes."""
+        return set(_coded(self.forms(pairs)))
+
+    def _whole(self, pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
+        divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
+        rounded = rounded_from(self.forward, self.backward, pairs)
+        met = made_into([*self.returned, *divisors], pairs)
+        returned = [node for node in pairs if memory_of(node) in self.returned]
+        return {
+            **dict.fromkeys(rounded, Whole("backward rounds it, or computes an index")),
+            **dict.fromkeys(met, Whole("forward returns what is made of it, or backward divides by that")),
+            **dict.fromkeys(returned, Whole("forward returns it")),
+        }
 
 
 def by_method(form: Groups, method: EveryTensor, site: str) -> Form:
@@ -141,16 +157,24 @@ def _coded(kinds: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
     return {node: form for node, form in kinds.items() if isinstance(form, Bits | Groups)}
 
 
-def pairs_of(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Saved nodes and their placeholders in the backward graph: sizes come first there, and last in forward.
+def pairs_of(forward: fx.Graph, backward: fx.Graph, outputs: int) -> dict[fx.Node, fx.Node]:
+    """What forward saves, after its own outputs, and the placeholders in the backward graph, where sizes come first.
 
     Their names may differ, as in checkpointed regions.
     """
+    (last,) = forward.find_nodes(op="output")
+    saved = last.args[0][outputs:]
     sizes = [node for node in saved if isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)]
     others = [node for node in saved if node not in sizes]
     placeholders = backward.find_nodes(op="placeholder")
     matching = dict(zip([*sizes, *others], placeholders, strict=False))
     return {node: matching[node] for node in saved}
+
+
+def save(forward: fx.Graph, outputs: int, nodes: Iterable[fx.Node]) -> None:
+    """Let forward save these nodes, after its own outputs."""
+    (last,) = forward.find_nodes(op="output")
+    last.args = ((*last.args[0][:outputs], *nodes),)
 
 
 def inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:

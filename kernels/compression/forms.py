@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from actfit.kernels.compression import private
 from actfit.kernels.compression.exact import is_probability
 from actfit.kernels.compression.layout import GroupLayout, depends_on_data, hint, layout_of
-from actfit.kernels.compression.nodes import arguments_of, is_view, packet_of
+from actfit.kernels.compression.nodes import arguments_of, is_view, packet_of, readings
 from actfit.kernels.engine.codes import bytes_of_codes
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
@@ -143,15 +143,15 @@ def coded_bytes(value: Tensor, form: Form) -> int:
 
 def _must_be_exact(placeholder: fx.Node) -> bool:
     """Whether it, or a view of it, is an argument that must be exact."""
-    todo = [placeholder]
-    while todo:
-        node = todo.pop()
-        for user in node.users:
-            if any(value is node and name in EXACT_ARGUMENTS for name, value in arguments_of(user).items()):
-                return True
-            if len(user.all_input_nodes) == 1 and isinstance(user.meta.get("val"), Tensor):
-                todo.append(user)
-    return False
+
+    def is_like_view(user: fx.Node) -> bool:
+        return len(user.all_input_nodes) == 1 and isinstance(user.meta.get("val"), Tensor)
+
+    return any(
+        value is node and name in EXACT_ARGUMENTS
+        for node, user in readings(placeholder, is_like_view)
+        for name, value in arguments_of(user).items()
+    )
 
 
 def is_divisor(placeholder: fx.Node) -> bool:
@@ -161,17 +161,12 @@ def is_divisor(placeholder: fx.Node) -> bool:
     from the placeholder element by element, unless they are known to stay away from 0, as 1 + x * x.
     """
     size = hint(placeholder.meta["val"].numel())
-    seen, todo = {placeholder}, [placeholder]
-    while todo:
-        node = todo.pop()
-        for user in node.users:
-            if node is _divisor(user):
-                return True
-            value = user.meta.get("val")
-            if isinstance(value, Tensor) and hint(value.numel()) == size and not _is_away_from_zero(user):
-                todo += [user] if user not in seen else []
-                seen.add(user)
-    return False
+
+    def is_computed_so(user: fx.Node) -> bool:
+        value = user.meta.get("val")
+        return isinstance(value, Tensor) and hint(value.numel()) == size and not _is_away_from_zero(user)
+
+    return any(node is _divisor(user) for node, user in readings(placeholder, is_computed_so))
 
 
 def _divisor(node: fx.Node) -> object:
@@ -207,15 +202,11 @@ def _is_of_targets(node: fx.Node, placeholder: fx.Node) -> bool:
     """
     if "aten._log_softmax" in str(node.meta.get("original_aten", node.target)):
         return True
-    todo = list(placeholder.users) if is_probability(node, {}) else []
-    while todo:
-        user = todo.pop()
-        if packet_of(user) in (aten.add, aten.sub):
-            if any(packet_of(part) in SCATTERED for part in user.all_input_nodes):
-                return True
-        elif packet_of(user) in (aten.mul, aten.neg) or is_view(user):
-            todo += user.users
-    return False
+    if not is_probability(node, {}):
+        return False
+    users = readings(placeholder, lambda user: packet_of(user) in (aten.mul, aten.neg) or is_view(user))
+    sums = (user for _, user in users if packet_of(user) in (aten.add, aten.sub))
+    return any(packet_of(part) in SCATTERED for total in sums for part in total.all_input_nodes)
 
 
 def _is_statistic(node: fx.Node) -> bool:

@@ -1,7 +1,7 @@
 """The nodes of a graph: their properties, and how a traced function adds more."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -60,6 +60,18 @@ def walk_back(
             inside.add(node)
             todo += given_to(node)
     return sorted(sources), sorted(inside)
+
+
+def readings(start: fx.Node, through: Callable[[fx.Node], bool]) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Pairs of a node and an operation that reads it: of `start`, and of what is made of it by operations `through`."""
+    seen, todo = {start}, [start]
+    while todo:
+        node = todo.pop()
+        for user in node.users:
+            yield node, user
+            if user not in seen and through(user):
+                seen.add(user)
+                todo.append(user)
 
 
 def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx.Node, fx.Node]:

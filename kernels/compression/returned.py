@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import is_step, let_results_cross, without_gradients
-from actfit.kernels.compression.nodes import cone, is_pointwise, is_view, packet_of
+from actfit.kernels.compression.nodes import cone, is_pointwise, is_view, packet_of, walk_back
 from actfit.kernels.compression.roundings import CAST
 
 aten = torch.ops.aten
@@ -65,15 +65,12 @@ def made_into(ends: Iterable[fx.Node], nodes: Iterable[fx.Node]) -> set[fx.Node]
 
 def _made_of(*ends: fx.Node) -> set[fx.Node]:
     """The nodes of which `ends` are made element by element, or by moving elements; and those where that ends."""
-    seen, todo = set[fx.Node](), list(ends)
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if (is_view(node) or is_pointwise(node) or packet_of(node) in MOVING) and not _gates_itself(node):
-            todo += filter(is_floating_point, node.all_input_nodes)
-    return seen
+
+    def given_to(node: fx.Node) -> list[fx.Node]:
+        moves = is_view(node) or is_pointwise(node) or packet_of(node) in MOVING
+        return list(filter(is_floating_point, node.all_input_nodes)) if moves and not _gates_itself(node) else []
+
+    return set(walk_back(ends, lambda _: False, given_to)[1])
 
 
 def _gates_itself(node: fx.Node) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import JUMPS, is_step, without_gradients
-from actfit.kernels.compression.nodes import arguments_of, is_pointwise, is_view, packet_of
+from actfit.kernels.compression.nodes import arguments_of, is_pointwise, is_view, packet_of, walk_back
 
 aten = torch.ops.aten
 CAST = torch.ops.prims.convert_element_type
@@ -59,19 +59,10 @@ def _is_rounded(node: fx.Node) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and _rounds(node)
 
 
-def _computed_from(node: object, ends: set[fx.Node]) -> set[fx.Node]:
+def _computed_from(node: object, ends: set[fx.Node]) -> list[fx.Node]:
     """Those of `ends` from which a node is computed by views and element by element."""
-    sources, seen, todo = set[fx.Node](), set[object](), [node]
-    while todo:
-        part = todo.pop()
-        if not isinstance(part, fx.Node) or part in seen:
-            continue
-        seen.add(part)
-        if part in ends:
-            sources.add(part)
-        elif _moves(part):
-            todo += part.all_input_nodes
-    return sources
+    nodes = [node] if isinstance(node, fx.Node) else []
+    return walk_back(nodes, ends.__contains__, lambda part: part.all_input_nodes if _moves(part) else [])[0]
 
 
 def _moves(node: fx.Node) -> bool:

@@ -4,16 +4,13 @@ Codes of 8 bits are bytes, uint8 [elements], which any loop can read as it goes;
 uint8 [bits, ceil(elements / 8)].
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.pieces import bytes_of
 from actfit.kernels.engine.planes import plane_bytes
 
-LARGEST_HALF = torch.finfo(torch.float16).max  # to which what decodes to more is clamped, as the last code may
+LARGEST_HALF = torch.finfo(torch.float16).max
 LEAST_STEP = torch.finfo(torch.float32).tiny  # 2^-126: of less, one over a step may be infinite
 
 
@@ -38,16 +35,7 @@ def part_of(codes: Tensor, piece: slice) -> Tensor:
     return codes[piece] if codes.dim() == 1 else codes[:, bytes_of(piece)]
 
 
-def in_two_steps(
-    ends: Callable[..., tuple[Tensor, Tensor]],
-    encode: Callable[..., Tensor],
-    x: Tensor,
-    noise: Tensor | None,
-    group_size: int,
-    bits: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, minima and scales of x, as by the op `encode_groups`: the ends of all groups, then their codes."""
-    minimum, scale = ends(x, group_size, bits)
-    wide = computed(x.dtype)
-    noise = torch.full((1,), 0.5, dtype=wide, device=x.device) if noise is None else noise.to(wide)
-    return encode(x, minimum, 1 / scale.to(wide), torch.zeros_like(minimum), noise, group_size, bits), minimum, scale
+def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Decoded values in a dtype; the last code may stand for more than the largest float16, to which it is clamped."""
+    made = values.to(dtype)
+    return made.clamp(-LARGEST_HALF, LARGEST_HALF) if dtype == torch.float16 else made

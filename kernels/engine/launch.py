@@ -45,8 +45,9 @@ def _table(spec: KernelSpec, like: Tensor) -> Tensor:
     return device_table(spec.key, like.device) if spec.storage is TABLE_CODES else like
 
 
-def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """y = f(x) and what is saved, for a contiguous x on a GPU, or on the CPU under the interpreter."""
+def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """y = f(x) and what is saved, for x on a GPU, or on the CPU under the interpreter; `order` as in `reference`."""
+    x = (x.permute(*order) if order else x).contiguous()
     y, saved = torch.empty_like(x), allocate(spec, x)
     element, encode, _ = triton_elements(spec.key, x.dtype)
     _launch(

@@ -20,32 +20,20 @@ from torch import Tensor
 
 from actfit.kernels.engine import host, launch, launch_codes, reference, reference_codes
 from actfit.kernels.engine.backend import runs_triton
-from actfit.kernels.engine.codes import LARGEST_HALF, room_for
+from actfit.kernels.engine.codes import room_for
 from actfit.kernels.engine.elements import allocate
 from actfit.kernels.engine.emitted import emitted_function
 from actfit.kernels.methods.method import spec_of
+from actfit.kernels.private import is_fake
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
+Codes = tuple[Tensor, Tensor, Tensor]
+GROUP_SIZES = range(8, 1025, 8)  # so that each row of eight elements is of one group, and a program has whole groups
 
 
-def _ordered(x: Tensor, order: Sequence[int]) -> Tensor:
-    return x.permute(*order) if order else x
-
-
-def _forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    if runs_triton(x):
-        return launch.forward(spec_of(kernel), _ordered(x, order).contiguous(), params)
-    return reference.forward(spec_of(kernel), x, params, order)
-
-
-def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    y = torch.empty_like(_ordered(x, order), memory_format=torch.contiguous_format)
-    return y, allocate(spec_of(kernel), y)
-
-
-def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    run = launch.backward if runs_triton(grad) else reference.backward
-    return run(spec_of(kernel), grad, y, saved, params)
+def _run(name: str, x: Tensor, *args: Any) -> Any:
+    """The result of an op's namesake for a tensor's device."""
+    return getattr(launch if runs_triton(x) else reference, name)(*args)
 
 
 def _levels(saved: Tensor, kernel: str, count: int, dtype: torch.dtype) -> Tensor:
@@ -53,54 +41,53 @@ def _levels(saved: Tensor, kernel: str, count: int, dtype: torch.dtype) -> Tenso
     return run(spec_of(kernel), saved, count, dtype)
 
 
-def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
-    run = launch.gated if runs_triton(a) else reference.gated
-    return run(function, a, b)
-
-
-def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
-    run = launch.gated_backward if runs_triton(a) else reference.gated_backward
-    return run(function, grad, a, b)
-
-
-def _fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
-    run = launch.fused_forward if runs_triton(x) else reference.fused_forward
-    return run(x, key, with_derivatives)
+def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x.permute(*order) if order else x, memory_format=torch.contiguous_format)
+    return y, allocate(spec_of(kernel), y)
 
 
 def _fused_forward_fake(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     return [torch.empty_like(x) for _ in range(emitted_function(key).count * (2 if with_derivatives else 1))]
 
 
-def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
-    run = launch.fused_backward if runs_triton(derivatives[0]) else reference.fused_backward
-    return run(grads, derivatives)
+def _codes_of(x: Tensor) -> Any:
+    """What codes a tensor; of fake ones the dispatcher knows the results."""
+    return torch.ops.actfit if is_fake(x) else launch_codes if runs_triton(x) else reference_codes
 
 
 def encode(x: Tensor, *others: Any) -> Tensor:
-    """Codes of x by a center, an inverse scale and an offset of each group, see `reference_codes.encode`."""
-    planes: Tensor = (launch_codes if runs_triton(x) else reference_codes).encode(x, *others)
-    return planes
+    """Codes of x by the minimum and the inverse scale of each group, see `reference_codes.encode`."""
+    if is_fake(x):
+        return room_for(x, others[-1])
+    codes: Tensor = _codes_of(x).encode(x, *others)
+    return codes
+
+
+def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> Codes:
+    """Codes, see `actfit.kernels.engine.codes`, minima and scales, bfloat16 [groups], of a flat contiguous tensor.
+
+    noise: float32 in [0, 1), of the shape of x, for stochastic rounding; None: to the nearest.
+    """
+    _check_group(group_size)
+    if noise is not None and noise.numel() != x.numel():
+        raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
+    made: Codes = _codes_of(x).encode_groups(x, noise, group_size, bits)
+    return made
 
 
 def decode_groups(
-    planes: Tensor,
-    minimum: Tensor,
-    scale: Tensor,
-    group_size: int,
-    count: int,
-    dtype: torch.dtype,
+    codes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
 ) -> Tensor:
-    """Values of codes of groups, or of channels, whose minima and scales recur."""
-    on_triton = runs_triton(planes) and dtype != torch.float64
-    if on_triton:
-        neighbours = launch_codes.decode_neighbours(planes, minimum, scale, group_size, count, dtype)
-        if neighbours is not None:
-            return neighbours
-    half = dtype == torch.float16  # the last code may decode to more than the largest float16
-    run = launch_codes if on_triton else reference_codes
-    values: Tensor = run.decode(planes, scale, minimum, group_size, count, torch.float32 if half else dtype)
-    return values.clamp_(-LARGEST_HALF, LARGEST_HALF).half() if half else values
+    """The flat tensor of `encode_groups`, `count` elements of the type."""
+    _check_group(group_size)
+    run = _codes_of(codes) if dtype != torch.float64 or is_fake(codes) else reference_codes
+    values: Tensor = run.decode_groups(codes, minimum, scale, group_size, count, dtype)
+    return values
+
+
+def _check_group(group_size: int) -> None:
+    if group_size not in GROUP_SIZES:
+        raise ValueError(f"group_size must be a multiple of 8, at most {GROUP_SIZES[-1]}, got {group_size}")
 
 
 def pack(x: Tensor) -> Tensor:
@@ -115,15 +102,7 @@ def unpack(packed: Tensor, count: int) -> Tensor:
     return host.unpack(packed[None], count).view(torch.bool)
 
 
-def encode_groups(x: Tensor, noise: Tensor | None, *others: int) -> tuple[Tensor, Tensor, Tensor]:
-    if noise is not None and noise.numel() != x.numel():
-        raise ValueError(f"noise must have a number for each of the {x.numel()} elements, got {noise.numel()}")
-    run = launch_codes if runs_triton(x) else reference_codes
-    planes_and_ends: tuple[Tensor, Tensor, Tensor] = run.encode_groups(x, noise, *others)
-    return planes_and_ends
-
-
-def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> Codes:
     groups = (x.numel() + group_size - 1) // group_size
     ends = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     return room_for(x, bits), *ends
@@ -131,11 +110,13 @@ def _encode_groups_fake(x: Tensor, noise: Tensor | None, group_size: int, bits: 
 
 _OPS: dict[str, Op] = {
     "forward": (
-        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)", _forward, _forward_fake
+        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)",
+        lambda x, kernel, *others: _run("forward", x, spec_of(kernel), x, *others),
+        _forward_fake,
     ),
     "backward": (
         "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor",
-        _backward,
+        lambda grad, y, saved, kernel, params: _run("backward", grad, spec_of(kernel), grad, y, saved, params),
         lambda grad, *_: torch.empty_like(grad),
     ),
     "levels": (
@@ -143,36 +124,42 @@ _OPS: dict[str, Op] = {
         _levels,
         lambda saved, _, count, dtype: saved.new_empty(count, dtype=dtype),
     ),
-    "gated": ("(Tensor a, Tensor b, str function) -> Tensor", _gated, lambda a, *_: torch.empty_like(a)),
+    "gated": (
+        "(Tensor a, Tensor b, str function) -> Tensor",
+        lambda a, b, function: _run("gated", a, function, a, b),
+        lambda a, *_: torch.empty_like(a),
+    ),
     "gated_backward": (
         "(Tensor grad, Tensor a, Tensor b, str function) -> (Tensor, Tensor)",
-        _gated_backward,
+        lambda grad, a, b, function: _run("gated_backward", a, function, grad, a, b),
         lambda grad, a, b, _: (torch.empty_like(a), torch.empty_like(b)),
     ),
     "fused_forward": (
-        "(Tensor x, str key, bool with_derivatives) -> Tensor[]", _fused_forward, _fused_forward_fake
+        "(Tensor x, str key, bool with_derivatives) -> Tensor[]",
+        lambda x, *others: _run("fused_forward", x, x, *others),
+        _fused_forward_fake,
     ),
     "fused_backward": (
         "(Tensor[] grads, Tensor[] derivatives) -> Tensor",
-        _fused_backward,
+        lambda grads, derivatives: _run("fused_backward", derivatives[0], grads, derivatives),
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "encode_groups": (
-        "(Tensor x, Tensor? noise, SymInt group_size, int bits) -> (Tensor, Tensor, Tensor)",
+        "(Tensor x, Tensor? noise, int group_size, int bits) -> (Tensor, Tensor, Tensor)",
         encode_groups,
         _encode_groups_fake,
     ),
     "decode_groups": (
-        "(Tensor planes, Tensor minimum, Tensor scale, SymInt group_size, SymInt count, ScalarType dtype) -> Tensor",
+        "(Tensor codes, Tensor minimum, Tensor scale, int group_size, SymInt count, ScalarType dtype) -> Tensor",
         decode_groups,
-        lambda planes, minimum, scale, group_size, count, dtype: planes.new_empty(count, dtype=dtype),
+        lambda codes, minimum, scale, group_size, count, dtype: codes.new_empty(count, dtype=dtype),
     ),
 }  # fmt: skip
 
 # Inductor must not change strides: kernels take contiguous tensors, or the strides decide the last bits.
 STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
-for _name, (_schema, _run, _fake) in _OPS.items():
+for _name, (_schema, _function, _fake) in _OPS.items():
     torch.library.define(f"actfit::{_name}", _schema, tags=STRIDES)
-    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
+    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _function)
     torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -1,22 +1,20 @@
 """The ops of K-bit codes in plain PyTorch: what CPU tensors run, and the reference of the Triton kernels.
 
-Neighbours of a flat tensor form groups of `group_size`; element i takes entry (i // group_size) % length of a vector.
-Vectors have an entry for each group, or one for each channel, which recurs; or one entry, and any floating-point type.
-The ops compute in float32, or in float64 for float64.
+Neighbours of a flat tensor form groups of `group_size`; the last may be shorter. Vectors have an entry for each group,
+and any floating-point type. The ops compute in float32, or in float64 for float64.
 """
 
 from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from actfit.kernels.engine.codes import LEAST_STEP, bits_of, in_two_steps, part_of, room_for
+from actfit.kernels.engine.codes import LEAST_STEP, bits_of, narrowed, part_of, room_for
 from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.host import loops, on_host, pack, unpack
-from actfit.kernels.engine.pieces import GroupEntries, pieces
+from actfit.kernels.engine.pieces import pieces
 from actfit.kernels.engine.planes import eights_of
-
-LARGEST = 1 << 16  # elements of a group for loops, which hold the codes of up to eight at once
 
 
 def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -46,27 +44,16 @@ def _next_bfloat16(values: Tensor) -> Tensor:
     return (bits & ~0xFFFF).view(torch.float32)
 
 
-def encode(
-    x: Tensor, center: Tensor, inverse_scale: Tensor, offset: Tensor, noise: Tensor | None, group_size: int, bits: int
-) -> Tensor:
-    """Codes floor((x - center) * inverse_scale + noise) + offset, clamped to [0, 2**bits - 1]; 0 for NaN.
+def encode(x: Tensor, minimum: Tensor, inverse: Tensor, noise: Tensor | None, group_size: int, bits: int) -> Tensor:
+    """Codes (x - minimum) * inverse + noise of a flat tensor, rounded down, from 0 to 2**bits - 1; 0 for NaN.
 
-    noise: numbers from [0, 1), one for each element of x, or one for all; or None.
+    noise: numbers from [0, 1), one for each element; None: a half, which rounds to the nearest code.
     """
-    flat = x.reshape(-1)
-    compute_dtype = computed(flat.dtype)
-    entries = GroupEntries(group_size, *(vector.to(compute_dtype) for vector in (center, inverse_scale, offset)))
-    made = room_for(flat, bits)
-    for piece in pieces(len(flat), entries.units):
-        places = flat[piece].to(compute_dtype, copy=True)
-        parts = list(entries.parts(places, piece.start))
-        for part, start, factor, _ in parts:
-            part.sub_(start).mul_(factor)
-        if noise is not None:
-            places += noise if noise.numel() == 1 else noise.reshape(-1)[piece]
-        places.floor_()
-        for part, *_, first in parts:
-            part.add_(first)
+    wide, made = computed(x.dtype), room_for(x, bits)
+    for piece in pieces(len(x), group_size):
+        own = _groups_of(piece, group_size)
+        rows = _in_groups(x[piece], group_size, wide).sub_(minimum[own, None]).mul_(inverse[own, None])
+        places = rows.view(-1)[: piece.stop - piece.start].add_(0.5 if noise is None else noise[piece].to(wide))
         codes = places.nan_to_num_(0.0).clamp_(0, (1 << bits) - 1).to(torch.int32).to(torch.uint8)  # at once is slow
         part_of(made, piece).copy_(codes if bits == 8 else pack(codes, bits))
     return made
@@ -74,39 +61,46 @@ def encode(
 
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
-    flat = x.reshape(-1)
-    neighbours = _loops_for(flat, group_size, len(flat))
-    if neighbours is None or flat.dtype not in neighbours.WORDS:
-        return in_two_steps(ends, encode, flat, noise, group_size, bits)
-    own = None if noise is None else noise.float().reshape(-1).contiguous()
-    made: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), own, group_size, bits)
+    flat, wide = x.reshape(-1), computed(x.dtype)
+    noise = None if noise is None else noise.to(wide).reshape(-1).contiguous()
+    neighbours = _loops_for(flat)
+    if neighbours is None:
+        minimum, scale = ends(flat, group_size, bits)
+        return encode(flat, minimum, 1 / scale.to(wide), noise, group_size, bits), minimum, scale
+    made: tuple[Tensor, Tensor, Tensor] = neighbours.encode_groups(flat.contiguous(), noise, group_size, bits)
     return made
 
 
-def decode(codes: Tensor, scale: Tensor, minimum: Tensor, group_size: int, count: int, dtype: torch.dtype) -> Tensor:
-    """Flat values code * scale + minimum, `count` of them; planes of codes may be any distance apart."""
-    compute_dtype = computed(dtype)
-    made = codes.new_empty(count, dtype=dtype)
-    neighbours = _loops_for(codes, group_size, count)
-    if neighbours is not None and dtype in neighbours.WORDS and _are_of_groups(scale, minimum, group_size, count):
+def decode_groups(
+    codes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, count: int, dtype: torch.dtype
+) -> Tensor:
+    """Flat values code * scale + minimum, `count` of them."""
+    wide = computed(dtype)
+    made = codes.new_empty(count, dtype=torch.float32 if dtype == torch.float16 else dtype)
+    neighbours = _loops_for(made)
+    if neighbours is not None:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
-        return made
-    groups = GroupEntries(group_size, *(vector.to(compute_dtype) for vector in (scale, minimum)))
+        return narrowed(made, dtype)
+    minimum, scale = minimum.to(wide), scale.to(wide)
     eights = eights_of(bits_of(codes), made.device)
-    for piece in pieces(count, groups.units):
-        own = part_of(codes, piece)
-        values = (own if own.dim() == 1 else unpack(own, piece.stop - piece.start, eights)).to(compute_dtype)
-        for part, factor, least in groups.parts(values, piece.start):
-            part.mul_(factor).add_(least)
-        made[piece] = values
-    return made
+    for piece in pieces(count, group_size):
+        of_piece, own = part_of(codes, piece), _groups_of(piece, group_size)
+        numbers = of_piece if of_piece.dim() == 1 else unpack(of_piece, piece.stop - piece.start, eights)
+        rows = _in_groups(numbers, group_size, wide).mul_(scale[own, None]).add_(minimum[own, None])
+        made[piece] = rows.view(-1)[: piece.stop - piece.start]
+    return narrowed(made, dtype)
 
 
-def _loops_for(x: Tensor, group_size: int, count: int) -> ModuleType | None:
-    """`actfit.kernels.engine.neighbours`; None without Numba, or elsewhere."""
-    return loops() if count and group_size <= LARGEST and on_host(x) else None
+def _groups_of(piece: slice, group_size: int) -> slice:
+    return slice(piece.start // group_size, -(-piece.stop // group_size))
 
 
-def _are_of_groups(scale: Tensor, minimum: Tensor, group_size: int, count: int) -> bool:
-    """Whether these are what `encode_groups` gives: else loops do not know them."""
-    return all(x.dtype == torch.bfloat16 and len(x) == -(-count // group_size) for x in (scale, minimum))
+def _in_groups(flat: Tensor, group_size: int, dtype: torch.dtype) -> Tensor:
+    """A copy as [groups, group_size]; what fills the last one is 0."""
+    return pad(flat.to(dtype), (0, -len(flat) % group_size)).view(-1, group_size)
+
+
+def _loops_for(flat: Tensor) -> ModuleType | None:
+    """`actfit.kernels.engine.neighbours`; None without Numba, elsewhere, or of a dtype that it does not know."""
+    found = loops() if len(flat) and on_host(flat) else None
+    return found if found is not None and flat.dtype in found.WORDS else None

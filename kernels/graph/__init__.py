@@ -5,6 +5,6 @@
     print(handle)
     handle.remove()
 
-`units` finds the parts of a model that are captured, `capture` captures their calls, `partition` cuts the graphs,
+`install` finds the parts of a model that are captured, `capture` captures their calls, `partition` cuts the graphs,
 `codes` writes codes into them, and `execute` runs them by PyTorch's own kernels. Nothing is imported here.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
-from actfit.kernels.compression.cut import Cut, by_method, inputs_without_gradient, pairs_of
+from actfit.kernels.compression.cut import Cut, by_method, inputs_without_gradient, pairs_of, save
 from actfit.kernels.compression.forms import MAX_BITS, Form, Groups, Whole, form_of
 from actfit.kernels.compression.nodes import is_drawn, is_product, walk_back
 from actfit.kernels.graph.dropout import dropped_again, is_dropped, mask_of
@@ -30,8 +30,7 @@ def run_again(
     is_dear
         Whether backward must not compute an operation again; products may be dear, and run again all the same.
     """
-    (last,) = forward.graph.find_nodes(op="output")
-    pairs = pairs_of(last.args[0][outputs:], backward.graph)
+    pairs = pairs_of(forward.graph, backward.graph, outputs)
     kept, inside = _needed(pairs, lambda node: is_dear(node) and (is_drawn(node) or not is_product(node)))
     first = next(iter(backward.graph.nodes))
     copies: dict[fx.Node, fx.Node] = {}
@@ -48,7 +47,7 @@ def run_again(
     for node, placeholder in pairs.items():
         placeholder.replace_all_uses_with(copies[node])
         backward.graph.erase_node(placeholder)
-    last.args = ((*last.args[0][:outputs], *sorted(kept, key=_is_size)),)
+    save(forward.graph, outputs, sorted(kept, key=_is_size))
 
 
 def _needed(saved: Iterable[fx.Node], is_once: Callable[[fx.Node], bool]) -> tuple[list[fx.Node], list[fx.Node]]:
@@ -81,8 +80,7 @@ def cut_again(
 
     But not parameters, and what has no gradient: those are held elsewhere.
     """
-    (last,) = forward.find_nodes(op="output")
-    pairs, forms, sites = pairs_of(last.args[0][outputs:], backward), dict[fx.Node, Form](), dict[fx.Node, str]()
+    pairs, forms, sites = pairs_of(forward, backward, outputs), dict[fx.Node, Form](), dict[fx.Node, str]()
     held = inputs_without_gradient(forward, backward, static)
     for node in pairs:
         if node in held or not isinstance(node.meta.get("val"), Tensor):

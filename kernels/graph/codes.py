@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from actfit.kernels import private
-from actfit.kernels.engine import dense, ops
-from actfit.kernels.engine.codes import room_for
+from actfit.kernels.compression.layout import DEFAULT_GROUP
+from actfit.kernels.engine import ops
+from actfit.kernels.engine.codes import narrowed
+from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.approximate_activations import shrinkage, step
 from actfit.kernels.private import is_fake
@@ -36,7 +38,7 @@ def encode(
     """
     flat = flat_of(x.float().sqrt() if of_roots else x, order)
     noise = _uniform(flat) if stochastic else None
-    return [*dense.encode(flat, noise, group, bits), *carrier(x, carries)]
+    return [*ops.encode_groups(flat, noise, group, bits), *carrier(x, carries)]
 
 
 def encode_input(x: Tensor, order: Sequence[int], *options: Any) -> list[Tensor]:
@@ -87,11 +89,16 @@ def decode(
     sized
         The one without elements, which says the shape if it is given.
     group
-        Elements of a group; 0: those of a channel that are neighbours.
+        Elements of a group; 0: minima and scales are those of channels.
     """
     sizes = shape if sized is None else sized.shape[:-1]
-    group = group or _channel(sizes, order)
-    flat = dense.decode(codes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
+    if not group:
+        flat = ops.decode_groups(
+            codes, *_ends_of_all(codes, prod(sizes), 0), DEFAULT_GROUP, prod(sizes), computed(dtype)
+        )
+        values = shaped(flat, sizes, order)
+        return narrowed(values.mul_(_of_channels(scale, values)).add_(_of_channels(minimum, values)), dtype)
+    flat = ops.decode_groups(codes, minimum, scale, group, prod(sizes), torch.float32 if of_roots else dtype)
     return shaped(flat.square_().to(dtype) if of_roots else flat, sizes, order)
 
 
@@ -99,20 +106,22 @@ def encode_normalized(
     x: Tensor, normed: Sequence[Tensor], order: Sequence[int], bits: int, carries: bool
 ) -> list[Tensor]:
     """Codes, minima and scales by channels of what a batch norm with the results `normed` normalises."""
-    flat, mean, inverse = flat_of(x, order), normed[1], normed[2]
+    mean, inverse = normed[1], normed[2]
     scale = step(bits) / shrinkage(bits) / inverse
-    minimum = mean + scale * (0.5 - 2 ** (bits - 1))
-    if is_fake(x):
-        codes = room_for(x, bits)
-    else:
-        offset = torch.full_like(mean, 2 ** (bits - 1))
-        codes = ops.encode(flat, mean, inverse / step(bits), offset, None, _channel(x.shape, order), bits)
-    return [codes, minimum, scale, *carrier(x, carries)]
+    lowest = 0.5 - 2 ** (bits - 1)  # the number of the first code, in steps from the mean
+    places = (x - _of_channels(mean, x)).mul_(_of_channels(inverse / step(bits), x))
+    codes = ops.encode(flat_of(places, order), *_ends_of_all(x, x.numel(), lowest), None, DEFAULT_GROUP, bits)
+    return [codes, mean + scale * lowest, scale, *carrier(x, carries)]
 
 
-def _channel(sizes: Sequence[int], order: Sequence[int]) -> int:
-    """How many elements of a channel, the second dimension, are neighbours in memory."""
-    return prod(sizes[dim] for dim in order[order.index(1) + 1 :])
+def _of_channels(vector: Tensor, x: Tensor) -> Tensor:
+    """The entry of each channel, the second dimension of x, as x is computed."""
+    return vector.to(computed(x.dtype)).view(-1, *[1] * (x.dim() - 2))
+
+
+def _ends_of_all(like: Tensor, count: int, minimum: float) -> list[Tensor]:
+    """One minimum, and steps of 1, for all groups of so many elements; bfloat16 holds them exactly."""
+    return [like.new_full((-(-count // DEFAULT_GROUP),), end, dtype=torch.bfloat16) for end in (minimum, 1)]
 
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> list[Tensor]:

@@ -1,11 +1,12 @@
-"""Copies that nothing needs: most are of dropout with p = 0, of which eager makes none."""
+"""Copies: those that nothing needs go, and inputs that forward changes, as moving averages, are copied for backward."""
 
 import operator
 
 import torch
 from torch import fx
 
-from actfit.kernels.compression.nodes import is_mutable, is_view
+from actfit.kernels.compression.cut import pairs_of, save
+from actfit.kernels.compression.nodes import call, is_mutable, is_view, origin
 
 aten = torch.ops.aten
 
@@ -13,7 +14,8 @@ aten = torch.ops.aten
 def without_copies(graph: fx.Graph) -> None:
     """Let results of which only a copy is read stand for it, where they lie in memory as it does.
 
-    What the graph returns stays a tensor of its own: it may be written into.
+    Most copies are of dropout with p = 0, of which eager makes none. What the graph returns stays a tensor of its own:
+    it may be written into.
     """
     for copy in graph.find_nodes(op="call_function", target=aten.clone.default):
         original = copy.args[0]
@@ -36,3 +38,27 @@ def _is_read_once(node: fx.Node, count: int) -> bool:
             return not is_mutable(node) and bool(node.meta["val"].numel() == count)
         node = node.args[0]
     return False
+
+
+def changed_inputs(joint: fx.Graph) -> frozenset[str]:
+    """Names of the inputs that forward changes: in the graph, or by what PyTorch copies into them after it."""
+    (last,) = joint.find_nodes(op="output")
+    after = [getattr(result, "mutated_input", None) for result in last.meta.get("desc", ())]
+    inputs = joint.find_nodes(op="placeholder")
+    inside = {node.args[0] for node in joint.find_nodes(op="call_function", target=aten.copy_.default)}
+    return frozenset(node.name for node in inputs if node in inside or node.meta.get("desc", joint) in after)
+
+
+def save_copies(forward: fx.Graph, backward: fx.Graph, outputs: int, changed: frozenset[str]) -> None:
+    """Let forward save copies of these inputs in their place: backward gets them as they were."""
+    start = next(node for node in forward.nodes if node.op != "placeholder")
+    saved = list[fx.Node]()
+    for node, placeholder in pairs_of(forward, backward, outputs).items():
+        if node.op == "placeholder" and node.name in changed and placeholder.users:
+            with forward.inserting_before(start):
+                copy = call(forward, aten.clone.default, node)
+            copy.meta |= origin(node)
+            saved.append(copy)
+        else:
+            saved.append(node)
+    save(forward, outputs, saved)

@@ -144,18 +144,18 @@ class Engine:
             code = function.__code__.replace(co_name=f"block_{next(NUMBERS)}")
             own = FunctionType(code, function.__globals__, code.co_name)
             alive = weakref.ref(self)  # Dynamo keeps backends for ever
-            made = _fused if fakes is not None else _as_it_is if self.interprets else _compiled
+            instead = _fused if fakes is not None else execute if self.interprets else None
 
             def tracing() -> AbstractContextManager[None]:
                 return within_function_modes(_alive(alive).functions)
 
-            partitioner = self.partitioner(call.name, made is _compiled)
+            partitioner = self.partitioner(call.name, instead is None)
 
             def forward_run(module: fx.GraphModule, run: Run) -> Run:
                 return _alive(alive).forward_run(module, run)
 
             if self.compiles:
-                backend = private.by_inductor(partitioner, made, forward_run, self.of_backward(), tracing)
+                backend = private.by_inductor(partitioner, instead, forward_run, self.of_backward(), tracing)
             else:
                 backend = private.by_kernels(partitioner, forward_run, self.of_backward(), tracing)
             self.entries[call.key] = private.captured(own, backend)
@@ -216,15 +216,7 @@ class Engine:
         return made
 
 
-def _compiled(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
-    return by_inductor()
-
-
-def _as_it_is(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
-    return execute(graph)
-
-
-def _fused(graph: fx.GraphModule, by_inductor: Callable[[], Run]) -> Run:
+def _fused(graph: fx.GraphModule) -> Run:
     return execute(fused(graph))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from actfit.kernels.compression.cut import Cut, pairs_of
+from actfit.kernels.compression.cut import Cut, pairs_of, save
 from actfit.kernels.compression.exact import let_results_cross
 from actfit.kernels.compression.forms import FixedRange, Groups, Whole
 from actfit.kernels.compression.nodes import call, cone, is_pure, without_unused
@@ -29,8 +29,7 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
 
     In training these decide nothing but what they become.
     """
-    (last,) = forward.find_nodes(op="output")
-    pairs = pairs_of(last.args[0][outputs:], backward)
+    pairs = pairs_of(forward, backward, outputs)
     used = {placeholder for placeholder in pairs.values() if placeholder.users}
     by_statistics_of_the_batch(backward)
     for node in reversed(backward.nodes):
@@ -39,8 +38,7 @@ def without_running_statistics(forward: fx.Graph, backward: fx.Graph, outputs: i
             continue
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
             node.args = (*node.args[:3], None, None, *node.args[5:])
-    saved = without_unused(pairs, used)
-    last.args = ((*last.args[0][:outputs], *saved),)
+    save(forward, outputs, without_unused(pairs, used))
 
 
 def by_statistics_of_the_batch(graph: fx.Graph) -> None:

@@ -16,8 +16,7 @@ from actfit.kernels.compression.layout import depends_on_data, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product, tensors_of
 from actfit.kernels.graph import private
 from actfit.kernels.graph.again import cut_again, run_again
-from actfit.kernels.graph.changed import changed_inputs, save_copies
-from actfit.kernels.graph.copies import without_copies
+from actfit.kernels.graph.copies import changed_inputs, save_copies, without_copies
 from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
@@ -141,8 +140,7 @@ class Partitioner:
             self.watch.put(forward, backward, cut)
 
     def _exact(self, forward: fx.Graph, backward: fx.Graph, outputs: int) -> Cut:
-        (last,) = forward.find_nodes(op="output")
-        pairs, names = pairs_of(last.args[0][outputs:], backward), site_names(forward)
+        pairs, names = pairs_of(forward, backward, outputs), site_names(forward)
         tensors = [node for node in pairs if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
         forms = {node: self._form(node) for node in tensors}
         return Cut(outputs, pairs, forms, {node: names[node] for node in tensors})

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from actfit.kernels import private
 from actfit.kernels.compression.forms import FixedRange, Groups
 from actfit.kernels.compression.layout import DEFAULT_GROUP, hint
-from actfit.kernels.engine.codes import LARGEST_HALF
+from actfit.kernels.engine.codes import narrowed
 from actfit.kernels.engine.reference_codes import range_of
 from actfit.kernels.graph.codes import flat_of, shaped
 
@@ -54,9 +54,7 @@ def decoded(codes: Tensor, minimum: Tensor, scale: Tensor, value: Tensor, form: 
     numbers = held.float() * step + least
     if form.of_roots:
         numbers = numbers * numbers
-    if value.dtype == torch.float16:
-        numbers = numbers.clamp(-LARGEST_HALF, LARGEST_HALF)
-    return shaped(numbers.to(value.dtype).view(-1), value.shape, order)
+    return shaped(narrowed(numbers, value.dtype).view(-1), value.shape, order)
 
 
 def traced(function: Callable[..., object], nodes: list[fx.Node], before: fx.Node) -> list[fx.Node]:

@@ -13,11 +13,10 @@ from actfit.kernels.compression.forms import MAX_BITS, Whole, bytes_of
 from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
-from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.install import install, removed, units
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
-from actfit.kernels.graph.units import units
 from actfit.kernels.head.logits import waits
 from actfit.kernels.memory.compiled import saved_of
 from actfit.kernels.memory.step import run_step

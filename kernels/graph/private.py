@@ -10,9 +10,9 @@ from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from actfit.kernels import private
+from actfit.kernels.autograd import once_differentiable
 from actfit.kernels.compression.private import of_tracing
 from actfit.kernels.compression.private import settings as inductor_settings
-from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.execute import Run, execute, execute_backward
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
@@ -27,6 +27,10 @@ SETTINGS = {  # while graphs are made
     "backward_pass_autocast": "off",
     "force_non_lazy_backward_lowering": True,  # later, on fake tensors, a graph that holds numbers cannot be copied
 }
+THROUGH = (
+    "a gradient of a gradient must not go through a module that compress(...) captured, but this one does; call"
+    " remove() of its handle, or compress only other modules, as compress(model.generator)"
+)
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
 
@@ -64,8 +68,8 @@ def by_kernels(
     aten = torch.ops.aten
     written_out = private.get_decompositions([getattr(aten, name) for name in WRITTEN_OUT])
     compiler = private.aot_autograd(
-        fw_compiler=lambda graph, inputs: forward(graph, execute(graph, inputs)),
-        bw_compiler=lambda graph, inputs: backward(graph, execute_backward(graph, inputs)),
+        fw_compiler=lambda graph, inputs: forward(graph, execute(graph)),
+        bw_compiler=lambda graph, inputs: backward(graph, execute_backward(graph)),
         partition_fn=partition,
         decompositions=written_out,
     )
@@ -77,21 +81,22 @@ def by_kernels(
     return compiled
 
 
-Made = Callable[[fx.GraphModule, Callable[[], Run]], Run]
-
-
 def by_inductor(
-    partitioner: Any, made: Made, forward: Watched, backward: Watched, tracing: Callable[[], Any]
+    partitioner: Any,
+    instead: Callable[[fx.GraphModule], Run] | None,
+    forward: Watched,
+    backward: Watched,
+    tracing: Callable[[], Any],
 ) -> Callable[..., Any]:
     """A backend of torch.compile: Inductor, which cuts its joint graphs by `partitioner`.
 
-    `made` makes what runs a graph, from the graph and a function that gives what Inductor compiles it to.
+    `instead` makes what runs a graph in place of what Inductor compiles it to.
     """
     private.as_partitioner(type(partitioner))
     patches = {"custom_partitioner_fn": partitioner, **inductor_settings()}
 
     def inner(graph: fx.GraphModule, inputs: Sequence[Any], **context: Any) -> Run:
-        run = made(graph, partial(private.compile_fx_inner, graph, inputs, **context))
+        run = instead(graph) if instead else private.compile_fx_inner(graph, inputs, **context)
         return (backward if context.get("is_backward") else forward)(graph, run)
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -146,20 +151,7 @@ def _differentiable_once(way: Tensor, gradients: Sequence[Any], _: Any) -> Any:
 
     way: to what they depend on. Without it, a gradient by an input would leave out what goes through here.
     """
-    return tuple(_Once.apply(x, way) for x in gradients) if torch.is_grad_enabled() else None
-
-
-class _Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gradient: Any, *_: Any) -> Any:
-        return None if gradient is None else gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise KernelError(
-            "a gradient of a gradient must not go through a module that compress(...) captured, but this one does; call"
-            " remove() of its handle, or compress only other modules, as compress(model.generator)"
-        )
+    return tuple(None if x is None else once_differentiable(x, way, error=THROUGH) for x in gradients)
 
 
 def recompute_all_but(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import SymInt, Tensor, fx
 
-from actfit.kernels.compression.cut import Cut
+from actfit.kernels.compression.cut import Cut, save
 from actfit.kernels.compression.forms import Bits, FixedRange, Groups
 from actfit.kernels.compression.nodes import cone, origin, packet_of
 from actfit.kernels.compression.order import reorder
@@ -142,8 +142,7 @@ def _read(codes: list[fx.Node], value: Tensor, form: Groups, before: fx.Node) ->
 
 def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, crossing: list[fx.Node]) -> None:
     """Make `crossing` the forward graph's outputs for backward, after its own, and recompile both graphs."""
-    (last,) = forward.graph.find_nodes(op="output")
-    last.args = ((*last.args[0][:outputs], *crossing),)
+    save(forward.graph, outputs, crossing)
     for module in (forward, backward):
         module.graph.lint()
         module.recompile()

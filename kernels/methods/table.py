@@ -2,11 +2,12 @@
 
 import math
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
+
+import numpy as np
 
 from actfit.coefficients import CoefficientError, load
 from actfit.coefficients.reference import check_function, check_numbers
@@ -16,20 +17,9 @@ from actfit.kernels.methods.function_info import FunctionInfo
 
 def largest_float32(border: float) -> float:
     """The largest float32 that is not above the border: x > border, for a float32 x, just where x > this number."""
-    try:
-        (rounded,) = struct.unpack("f", struct.pack("f", border))
-    except OverflowError:  # beyond the largest number
-        rounded = math.copysign(math.inf, border)
-    return rounded if rounded <= border else _float32_below(rounded)
-
-
-def _float32_below(value: float) -> float:
-    """The next float32 towards minus infinity."""
-    if value == 0:
-        return -(2.0**-149)
-    (bits,) = struct.unpack("i", struct.pack("f", value))
-    (below,) = struct.unpack("f", struct.pack("i", bits - 1 if value > 0 else bits + 1))
-    return float(below)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(border)
+    return float(rounded if float(rounded) <= border else np.nextafter(rounded, np.float32(-np.inf)))
 
 
 @dataclass(frozen=True)

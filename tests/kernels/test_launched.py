@@ -59,14 +59,12 @@ launch.gated("silu", x, x)
 launch.gated_backward("silu", grad, x, x)
 derivatives = launch.fused_forward(x.bfloat16(), several.program((), {}).key, True)[3:]
 launch.fused_backward([grad.bfloat16()] * 3, derivatives)
-for group_size in (64, 86):
+for group_size in (64, 112):
     launch_codes.encode_groups(x, None, group_size, 4)
     launch_codes.encode_groups(x, torch.rand_like(x), group_size, 4)
 launch_codes.encode_groups(x.flatten()[:8100], None, 64, 8)
 vector = torch.randn(128).bfloat16()
-for group_size in (64, 112):
-    launch_codes.decode(planes, vector, vector, group_size, x.numel(), torch.bfloat16)
-launch_codes.decode_neighbours(planes, vector, vector, 64, x.numel(), torch.bfloat16)
+launch_codes.decode_groups(planes, vector, vector, 64, x.numel(), torch.bfloat16)
 launch_codes.unpack(launch_codes.pack((x > 0).flatten()), x.numel())
 print(json.dumps(compiled))
 """

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from actfit.kernels import private
 from actfit.kernels.compression.layout import hint, order_of
-from actfit.kernels.compression.nodes import is_pointwise, is_tangent, is_view, packet_of
+from actfit.kernels.compression.nodes import is_pointwise, is_tangent, is_view, packet_of, walk_back
 from actfit.kernels.engine.elements import DTYPES
 from actfit.kernels.generated.functions import FUNCTIONS
 from actfit.kernels.graph.ways.way import Site
@@ -102,8 +102,9 @@ def _match(
                         continue
                     made = _value(grad_x, {x: _points(), grad_y: _scales()})
                     if _close(made, expected):
-                        inside = frozenset({*_between(y, {x}), *_between(grad_x, {x, grad_y})})
-                        return name, (x, y, grad_y, grad_x), inside
+                        _, of_y = walk_back([y], {x}.__contains__)
+                        _, of_grad_x = walk_back([grad_x], {x, grad_y}.__contains__)
+                        return name, (x, y, grad_y, grad_x), frozenset([*of_y, *of_grad_x])
     return None
 
 
@@ -129,18 +130,6 @@ def _is_elementwise(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     return is_pointwise(node) or packet_of(node) in ELEMENTWISE or node.target is getitem
-
-
-def _between(end: fx.Node, starts: Nodes) -> Nodes:
-    """The nodes that `end` is made of, up to the starts."""
-    nodes: Nodes = set()
-    todo = [end]
-    while todo:
-        node = todo.pop()
-        if node not in starts and node not in nodes:
-            nodes.add(node)
-            todo += node.all_input_nodes
-    return nodes
 
 
 def _value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | None:

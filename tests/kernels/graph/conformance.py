@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from actfit import compress
-from actfit.kernels.engine import dense
+from actfit.kernels.engine import ops
 from actfit.kernels.methods.expected_error import expected_error
 
 BITS, SMALLEST = 8, 128
@@ -102,8 +102,8 @@ def plain_hook(model: nn.Module, bits: int, smallest: int, group: int = 64) -> A
     def pack(x: Tensor) -> Callable[[], Tensor]:
         if not x.is_floating_point() or x.numel() < smallest or x.untyped_storage().data_ptr() in kept:
             return lambda: x
-        codes, shape, dtype = dense.encode(x.detach().reshape(-1), None, group, bits), x.shape, x.dtype
-        return lambda: dense.decode(*codes, group, shape.numel(), dtype).view(shape)
+        codes, shape, dtype = ops.encode_groups(x.detach().reshape(-1), None, group, bits), x.shape, x.dtype
+        return lambda: ops.decode_groups(*codes, group, shape.numel(), dtype).view(shape)
 
     return saved_tensors_hooks(pack, lambda made: made())
 
