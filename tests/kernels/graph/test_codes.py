@@ -121,7 +121,8 @@ def test_plain_operations_code_as_our_kernels_do(
     form, (order, group) = Groups(bits, layout, of_roots), layout
     plain, codes = encoded(x, form), encode(x, order, group, bits, False, of_roots, False)
     for made, known in zip(plain[1:], codes[1:], strict=True):
-        assert torch.equal(made.view(torch.int16), known.view(torch.int16))
+        assert torch.equal(made.isnan(), known.isnan())
+        assert torch.equal(made[~made.isnan()].view(torch.int16), known[~known.isnan()].view(torch.int16))
     if bits == 8:  # any code is right beside a NaN
         numbers = ~codes[1].isnan().repeat_interleave(group)
         assert torch.equal(plain[0][numbers], codes[0][numbers])
