@@ -269,22 +269,6 @@ def as_graph_pass(kind: type) -> None:
     _private("CustomGraphPass").register(kind)
 
 
-@cache
-def _boxed_codegen() -> Any:
-    if hasattr(torch.fx.graph, "_BoxedCodeGen"):
-        return torch.fx.graph._BoxedCodeGen
-
-    class BoxedCodeGen(torch.fx.graph.CodeGen):
-        """What torch 2.11 has and earlier releases lack."""
-
-        def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **_: Any) -> str:
-            names = [name.split(":")[0].split("=")[0].strip() for name in free_vars]
-            taken = f"    {', '.join(names)}, = inputs\n" if names else ""
-            return f"def forward(self, inputs){maybe_return_annotation}:\n{taken}    inputs.clear()\n"
-
-    return BoxedCodeGen
-
-
-def boxed_codegen() -> Any:
-    """fx's code generator for functions that take their inputs out of a list, so that these are freed early."""
-    return _boxed_codegen()()
+def direct(target: Any) -> Any:
+    """What an operation of a graph calls, without the wrapper around it."""
+    return target._op if type(target) is _private("OpOverload") else target

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import SymInt, Tensor, fx
 
-from actfit.kernels import private
 from actfit.kernels.compression.nodes import is_mutable, is_tangent
 from actfit.kernels.errors import KernelError
+from actfit.kernels.graph.function import function_of
 
 aten = torch.ops.aten
 Run = Callable[[list[Any]], Any]
@@ -19,9 +19,7 @@ Run = Callable[[list[Any]], Any]
 
 def execute(module: fx.GraphModule) -> Run:
     """A function that runs the graph; it takes its inputs out of the list, and frees each tensor after its last use."""
-    module.graph.set_codegen(private.boxed_codegen())
-    module.recompile()
-    forward = module.forward
+    forward = function_of(module)
 
     def run(inputs: list[Any]) -> Any:
         if not torch.is_grad_enabled():  # as within autograd's own functions

@@ -1,0 +1,68 @@
+"""Graphs as functions."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from actfit.kernels.graph.function import function_of
+
+aten = torch.ops.aten
+
+
+def graph_of(build: Any, **attributes: Any) -> fx.GraphModule:
+    graph, root = fx.Graph(), nn.Module()
+    for name, value in attributes.items():
+        setattr(root, name, value)
+    build(graph)
+    return fx.GraphModule(root, graph)
+
+
+def test_arguments_may_hold_tensors_constants_and_none() -> None:
+    def build(graph: fx.Graph) -> None:
+        x, y, _ = (graph.placeholder(name) for name in "xyz")
+        whole = graph.call_function(aten.cat.default, ([x, graph.get_attr("held"), y], 1))
+        rounded = graph.call_function(aten.add.Tensor, (whole, x), {"alpha": float("inf")})
+        picked = graph.call_function(aten.index.Tensor, (rounded, [None, graph.get_attr("places")]))
+        size = graph.call_function(aten.sym_size.int, (x, 0))
+        part = graph.call_function(lambda x, place: x[place], (picked, slice(0, size, None)))
+        graph.output(((part, None), size))
+
+    module = graph_of(build, held=torch.ones(2, 1), places=torch.tensor([2, 0]))
+    x, y = torch.randn(2, 1), torch.randn(2, 1)
+    given = [x, y, None]
+    ((got, nothing), size) = function_of(module)(given)
+    expected = (torch.cat([x, torch.ones(2, 1), y], 1) + float("inf") * x)[:, [2, 0]]
+    assert torch.equal(got, expected)
+    assert (nothing, size, given) == (None, 2, [])
+
+
+def test_each_tensor_is_freed_after_its_last_use() -> None:
+    seen: list[list[bool]] = []
+    held: list[weakref.ref[Tensor]] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append([other() is not None for other in held])
+        held.append(weakref.ref(made := x + 1))
+        return made
+
+    def build(graph: fx.Graph) -> None:
+        first, _ = graph.placeholder("first"), graph.placeholder("unused")
+        second = graph.call_function(look, (first,))
+        third = graph.call_function(look, (second,))
+        graph.output((graph.call_function(look, (third,)), second))
+
+    given = [torch.zeros(1), torch.zeros(1)]
+    held.extend(map(weakref.ref, given))
+    results = function_of(graph_of(build))(given)
+    assert [x.item() for x in results] == [3, 1]
+    # first, unused, second, third
+    assert seen == [[True, False], [False, False, True], [False, False, True, True]]
+
+
+def test_a_graph_of_modules_is_refused() -> None:
+    module = graph_of(lambda graph: graph.output(graph.call_module("layer")), layer=nn.Identity())
+    with pytest.raises(NotImplementedError, match="got call_module"):
+        function_of(module)
