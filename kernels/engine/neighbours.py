@@ -8,7 +8,6 @@ installed may lack, and a moment.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import lcm
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from actfit.kernels.engine import loops
 from actfit.kernels.engine.codes import bits_of, room_for
 from actfit.kernels.engine.loops import Floats
+from actfit.kernels.engine.pieces import groups_of
 from actfit.kernels.engine.planes import plane_bytes
 
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
@@ -50,7 +50,7 @@ def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_si
         values = made.numpy()
 
         def run(start: int, stop: int, values: Floats = values, first: int = piece.start) -> None:
-            of_groups = _groups_of(first + start, first + stop, group_size)
+            of_groups = groups_of(slice(first + start, first + stop), group_size)
             ends = steps[of_groups], starts[of_groups]
             loops.decode(packed, bits, *ends, group_size, block, (first + start) // 8, values[start:stop])
 
@@ -74,9 +74,8 @@ def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits:
 
 
 def _block_of(group_size: int) -> int:
-    """Elements that are packed at once: whole groups in whole bytes."""
-    whole = lcm(group_size, 8)
-    return whole * max(1, BLOCK // whole)
+    """Elements that are packed at once: whole groups, and so whole bytes."""
+    return group_size * max(1, BLOCK // group_size)
 
 
 def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, slice, slice], None]) -> None:
@@ -86,14 +85,9 @@ def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, 
 
         def run_part(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
             place = slice(first + start, first + stop)
-            run(x[start:stop], place, _groups_of(place.start, place.stop, group_size))
+            run(x[start:stop], place, groups_of(place, group_size))
 
         in_threads(len(x), block, run_part)
-
-
-def _groups_of(start: int, stop: int, group_size: int) -> slice:
-    """The groups of the elements from `start`, where one begins, to `stop`."""
-    return slice(start // group_size, -(-stop // group_size))
 
 
 def _pieces_of(count: int, block: int, whole: bool) -> list[slice]:

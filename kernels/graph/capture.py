@@ -1,6 +1,5 @@
 """The call of a module, whose graphs are captured at the first call with gradients, and run from then on."""
 
-import copy
 import inspect
 import weakref
 from collections.abc import Callable
@@ -114,14 +113,6 @@ class Captured(Unit):
         if self.own is not None:
             return self.own(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Captured":
-        return Captured(
-            copy.deepcopy(self.module, memo),
-            self.name,
-            copy.deepcopy(self.engine, memo),
-            copy.deepcopy(self.own, memo),
-        )
 
     def __reduce__(self) -> Any:
         return Captured, (self.module, self.name, self.engine, self.own)

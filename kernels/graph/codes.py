@@ -17,7 +17,6 @@ from actfit.kernels.compression.layout import DEFAULT_GROUP
 from actfit.kernels.engine import ops
 from actfit.kernels.engine.codes import narrowed
 from actfit.kernels.engine.elements import computed
-from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.approximate_activations import shrinkage, step
 from actfit.kernels.private import is_fake
 
@@ -126,17 +125,12 @@ def _ends_of_all(like: Tensor, count: int, minimum: float) -> list[Tensor]:
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> list[Tensor]:
     """Bools, a bit each, uint8 [bytes]; `carries` as in `encode`."""
-    flat = flat_of(x, order)
-    if is_fake(x):
-        return [x.new_empty(plane_bytes(flat.numel()), dtype=torch.uint8), *carrier(x, carries)]
-    return [ops.pack(flat), *carrier(x, carries)]
+    return [ops.pack(flat_of(x, order)), *carrier(x, carries)]
 
 
 def unpack(packed: Tensor, sized: Tensor | None, shape: Sequence[int], order: Sequence[int]) -> Tensor:
     """The tensor of `pack`."""
     sizes = shape if sized is None else sized.shape[:-1]
-    if is_fake(packed):
-        return shaped(packed.new_empty(prod(sizes), dtype=torch.bool), sizes, order)
     return shaped(ops.unpack(packed, prod(sizes)), sizes, order)
 
 

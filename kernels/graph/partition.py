@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ DEAR = frozenset(
 )
 
 
+@dataclass(eq=False, repr=False)
 class Partitioner:
     """Cuts a joint graph so that backward computes cheap operations again from as few saved bytes as possible.
 
@@ -69,27 +71,20 @@ class Partitioner:
     again
         Whether backward runs forward again, from what the block is given.
     shares
-        Whether results that another block saves are recomputed, where they can be, from what this one saves.
+        Whether exact results that another block saves are recomputed, where they can be, from what this one saves.
     smallest
         The least number of elements of a tensor with codes.
     """
 
-    smallest: int = SMALLEST
-
-    def __init__(
-        self,
-        graphs: list[Graph],
-        method: EveryTensor | None = None,
-        way: Way | None = None,
-        refused: dict[str, str] | None = None,
-        watch: Watch | None = None,
-        compiles: bool = False,
-        again: bool = False,
-        shares: bool = False,
-    ) -> None:
-        self.graphs, self.method, self.way, self.watch, self.compiles = graphs, method, way, watch, compiles
-        self.again, self.shares = again, shares and method is None
-        self.refused: dict[str, str] = {} if refused is None else refused
+    graphs: list[Graph]
+    method: EveryTensor | None = None
+    way: Way | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    watch: Watch | None = None
+    compiles: bool = False
+    again: bool = False
+    shares: bool = False
+    smallest: int = field(default=SMALLEST, init=False)
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
@@ -124,7 +119,7 @@ class Partitioner:
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
             cut = with_exact_scales(forward.graph, backward.graph, cut)
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
-        if self.shares:
+        if self.shares and self.method is None:
             share(forward, backward.graph, cut, static, is_dear)
         if not self.compiles:
             with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
