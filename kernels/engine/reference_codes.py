@@ -77,7 +77,7 @@ def decode_groups(
     """Flat values code * scale + minimum, `count` of them."""
     wide = computed(dtype)
     minimum, scale = minimum.to(wide), scale.to(wide)
-    made = codes.new_empty(count, dtype=torch.float32 if dtype == torch.float16 else dtype)
+    made = codes.new_empty(count, dtype=dtype)
     neighbours = _loops_for(made)
     if neighbours is not None:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
