@@ -70,7 +70,7 @@ def cut_of(
     """
     saved = cross_bases(backward, pairs_of(forward, backward, outputs))
     returned = returned_by(forward, outputs)
-    rules = _Rules(forward, backward, inputs_without_gradient(forward, backward, static), returned, smallest)
+    rules = _Rules(backward, inputs_without_gradient(forward, backward, static), returned, smallest)
     held = cross_returned(forward, backward, saved, rules.coded(saved), outputs)
     factors = cross_factors(forward, backward, held, rules.coded(held))
     held_outputs = {node for node in factors if memory_of(node) in returned}
@@ -87,15 +87,9 @@ def cut_of(
 @dataclass(frozen=True)
 class _Rules:
     """In what forms tensors cross, as if all had codes, whatever the method: so all plans of a model have one set of
-    sites.
-
-    Attributes
-    ----------
-    inputs, returned
-        Nodes that are held elsewhere; those that hold what forward returns.
+    sites. `inputs` are held elsewhere, `returned` hold what forward returns.
     """
 
-    forward: fx.Graph
     backward: fx.Graph
     inputs: set[fx.Node]
     returned: set[fx.Node]
@@ -114,7 +108,7 @@ class _Rules:
 
     def _whole(self, pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
-        rounded = rounded_from(self.forward, self.backward, pairs)
+        rounded = rounded_from(self.backward, pairs)
         met = made_into([*self.returned, *divisors], pairs)
         returned = [node for node in pairs if memory_of(node) in self.returned]
         return {

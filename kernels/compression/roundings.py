@@ -19,7 +19,7 @@ COORDINATES = ("grid", "offset", "rois")  # arguments: of grid_sampler; of torch
 LIKE_POINTWISE = (CAST, aten.clone, aten._unsafe_view, aten.cat, aten.stack)
 
 
-def rounded_from(forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+def rounded_from(backward: fx.Graph, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
     """The nodes among `pairs` that backward needs exactly for that reason; `pairs` are as in `exact.move_to_forward`.
 
     Not what only masks are computed from: these cross in a bit an element.
