@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from actfit.kernels.engine.codes import LEAST_STEP, bits_of, narrowed, part_of, room_for
+from actfit.kernels.engine.codes import LEAST_STEP, narrowed, part_of, room_for
 from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.host import loops, on_host, pack, unpack
 from actfit.kernels.engine.pieces import groups_of, pieces
-from actfit.kernels.engine.planes import eights_of
 
 
 def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -82,10 +81,9 @@ def decode_groups(
     if neighbours is not None:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
         return narrowed(made, dtype)
-    eights = eights_of(bits_of(codes), made.device)
     for piece in pieces(count, group_size):
         of_piece, own = part_of(codes, piece), groups_of(piece, group_size)
-        numbers = of_piece if of_piece.dim() == 1 else unpack(of_piece, piece.stop - piece.start, eights)
+        numbers = of_piece if of_piece.dim() == 1 else unpack(of_piece, piece.stop - piece.start)
         rows = _in_groups(numbers, group_size, wide).mul_(scale[own, None]).add_(minimum[own, None])
         made[piece] = rows.view(-1)[: piece.stop - piece.start]
     return narrowed(made, dtype)
