@@ -78,10 +78,10 @@ def cut_of(
     pairs = recompute_attention(backward, exact, rules.coded(exact))
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     forms = rules.forms(pairs)
-    sites = {node: names[node] for node, form in forms.items() if isinstance(form, Groups) and pairs[node] not in fine}
-    by_site = {node: by_method(forms[node], method, site) for node, site in sites.items()}
+    groups = {node: form for node, form in forms.items() if isinstance(form, Groups) and pairs[node] not in fine}
+    by_site = {node: by_method(form, method, names[node]) for node, form in groups.items()}
     recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
-    return Cut(outputs, pairs, forms | by_site | recomputed, sites)
+    return Cut(outputs, pairs, forms | by_site | recomputed, {node: names[node] for node in groups})
 
 
 @dataclass(frozen=True)

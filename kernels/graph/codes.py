@@ -118,9 +118,10 @@ def _of_channels(vector: Tensor, x: Tensor) -> Tensor:
     return vector.to(computed(x.dtype)).view(-1, *[1] * (x.dim() - 2))
 
 
-def _ends_of_all(like: Tensor, count: int, minimum: float) -> list[Tensor]:
+def _ends_of_all(like: Tensor, count: int, minimum: float) -> tuple[Tensor, Tensor]:
     """One minimum, and steps of 1, for all groups of so many elements."""
-    return [like.new_full((-(-count // DEFAULT_GROUP),), end, dtype=torch.float32) for end in (minimum, 1)]
+    ones = like.new_ones(-(-count // DEFAULT_GROUP), dtype=torch.float32)
+    return minimum * ones, ones
 
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> list[Tensor]:
