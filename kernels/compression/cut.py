@@ -12,7 +12,8 @@ from actfit.kernels.compression.bases import cross_bases
 from actfit.kernels.compression.exact import move_to_forward
 from actfit.kernels.compression.factors import cross_factors
 from actfit.kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
-from actfit.kernels.compression.returned import cross_returned, is_floating_point, made_into, memory_of, returned_by
+from actfit.kernels.compression.nodes import is_floating_point
+from actfit.kernels.compression.returned import cross_returned, made_into, memory_of, returned_by
 from actfit.kernels.compression.roundings import rounded_from
 from actfit.kernels.methods.every_tensor import EveryTensor
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import without_gradients
-from actfit.kernels.compression.nodes import is_drawn, is_pointwise, origin, packet_of
+from actfit.kernels.compression.nodes import CAST, is_drawn, is_pointwise, origin, packet_of
 
 aten = torch.ops.aten
-CAST = torch.ops.prims.convert_element_type
 LIKE_VIEWS = (aten._unsafe_view, aten.clone, CAST)  # what computes nothing, besides views
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from actfit.kernels import private
 
 aten = torch.ops.aten
+CAST = torch.ops.prims.convert_element_type
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
 
 
@@ -89,6 +90,12 @@ def tensors_of(node: fx.Node) -> list[Tensor]:
     """The results of a node that are tensors; fake ones."""
     value = node.meta.get("val")
     return [x for x in (value if isinstance(value, list | tuple) else [value]) if isinstance(x, Tensor)]
+
+
+def is_floating_point(node: fx.Node) -> bool:
+    """Whether its result is one tensor of floating-point numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def is_product(node: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import SMALLEST
 from actfit.kernels.compression.layout import hint
-from actfit.kernels.compression.nodes import is_product, is_pure, walk_back
+from actfit.kernels.compression.nodes import is_floating_point, is_product, is_pure, walk_back
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.norms import by_statistics_of_the_batch
@@ -137,8 +137,7 @@ def share(
 
 
 def _is_large(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point() and hint(value.numel()) >= SMALLEST
+    return is_floating_point(node) and hint(node.meta["val"].numel()) >= SMALLEST
 
 
 def _recomputation(
