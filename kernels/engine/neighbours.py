@@ -31,12 +31,16 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
     packed, starts, steps = np.atleast_2d(codes.numpy()), minimum.numpy(), scale.numpy()
     added = np.full(1, 0.5, np.float32) if noise is None else noise.detach().numpy()
 
-    def run(x: Floats, place: slice, groups: slice) -> None:
-        own = added if noise is None else added[place]
-        ends = starts[groups], steps[groups]
-        loops.encode(x, x.view(np.int32), own, group_size, block, bits, packed, place.start // 8, *ends)
+    for piece in _pieces_of(count, block, flat.dtype == torch.float32):
+        x = flat[piece].detach().float().numpy()
 
-    _by_parts(flat, group_size, block, run)
+        def run(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
+            part, place = x[start:stop], slice(first + start, first + stop)
+            own, groups = added if noise is None else added[place], groups_of(place, group_size)
+            ends = starts[groups], steps[groups]
+            loops.encode(part, part.view(np.int32), own, group_size, block, bits, packed, place.start // 8, *ends)
+
+        in_threads(len(x), block, run)
     return codes, minimum.bfloat16(), scale.bfloat16()
 
 
@@ -76,18 +80,6 @@ def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits:
 def _block_of(group_size: int) -> int:
     """Elements that are packed at once: whole groups, and so whole bytes."""
     return group_size * max(1, BLOCK // group_size)
-
-
-def _by_parts(flat: Tensor, group_size: int, block: int, run: Callable[[Floats, slice, slice], None]) -> None:
-    """Call `run`, perhaps in threads, with parts of the numbers in float32, their places, and those of their groups."""
-    for piece in _pieces_of(len(flat), block, flat.dtype == torch.float32):
-        x = flat[piece].detach().float().numpy()
-
-        def run_part(start: int, stop: int, x: Floats = x, first: int = piece.start) -> None:
-            place = slice(first + start, first + stop)
-            run(x[start:stop], place, groups_of(place, group_size))
-
-        in_threads(len(x), block, run_part)
 
 
 def _pieces_of(count: int, block: int, whole: bool) -> list[slice]:
