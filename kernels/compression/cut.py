@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from torch import SymBool, SymFloat, SymInt, Tensor, fx
+from torch import Tensor, fx
 
 from actfit.kernels.compression import private
 from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
@@ -12,7 +12,7 @@ from actfit.kernels.compression.bases import cross_bases
 from actfit.kernels.compression.exact import move_to_forward
 from actfit.kernels.compression.factors import cross_factors
 from actfit.kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
-from actfit.kernels.compression.nodes import is_floating_point
+from actfit.kernels.compression.nodes import is_floating_point, is_size
 from actfit.kernels.compression.returned import cross_returned, made_into, memory_of, returned_by
 from actfit.kernels.compression.roundings import rounded_from
 from actfit.kernels.methods.every_tensor import EveryTensor
@@ -43,7 +43,7 @@ class Cut:
     @property
     def coded(self) -> dict[fx.Node, Bits | Groups]:
         """The forms of nodes that cross as codes."""
-        return _coded(self.forms)
+        return {node: form for node, form in self.forms.items() if isinstance(form, Bits | Groups)}
 
 
 def cut_of(
@@ -105,7 +105,7 @@ class _Rules:
 
     def coded(self, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
         """Those that cross as codes."""
-        return set(_coded(self.forms(pairs)))
+        return {node for node, form in self.forms(pairs).items() if isinstance(form, Bits | Groups)}
 
     def _whole(self, pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
@@ -148,10 +148,6 @@ def operation_of(node: fx.Node) -> str:
     return str(called).removesuffix(".default")
 
 
-def _coded(kinds: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
-    return {node: form for node, form in kinds.items() if isinstance(form, Bits | Groups)}
-
-
 def pairs_of(forward: fx.Graph, backward: fx.Graph, outputs: int) -> dict[fx.Node, fx.Node]:
     """What forward saves, after its own outputs, and the placeholders in the backward graph, where sizes come first.
 
@@ -159,7 +155,7 @@ def pairs_of(forward: fx.Graph, backward: fx.Graph, outputs: int) -> dict[fx.Nod
     """
     (last,) = forward.find_nodes(op="output")
     saved = last.args[0][outputs:]
-    sizes = [node for node in saved if isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)]
+    sizes = [node for node in saved if is_size(node)]
     others = [node for node in saved if node not in sizes]
     placeholders = backward.find_nodes(op="placeholder")
     matching = dict(zip([*sizes, *others], placeholders, strict=False))

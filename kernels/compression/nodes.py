@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
 from actfit.kernels import private
 
@@ -96,6 +96,11 @@ def is_floating_point(node: fx.Node) -> bool:
     """Whether its result is one tensor of floating-point numbers."""
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether it is a size that changes, or a number made of such sizes."""
+    return isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)
 
 
 def is_product(node: fx.Node) -> bool:

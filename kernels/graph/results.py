@@ -87,12 +87,8 @@ def _state(x: Any) -> Any:
     """The version and the place of a tensor, and its bytes, which FSDP frees after a block has run; a size itself."""
     if not isinstance(x, Tensor):
         return x
-    return 0 if x.is_inference() else x._version, _place(x), x.untyped_storage().nbytes()
-
-
-def _place(x: Tensor) -> int | None:
-    """Where its numbers begin: those of `x.data = other` lie elsewhere."""
-    return None if private.is_fake(x) else x.data_ptr()
+    place = None if private.is_fake(x) else x.data_ptr()  # the numbers of `x.data = other` lie elsewhere
+    return 0 if x.is_inference() else x._version, place, x.untyped_storage().nbytes()
 
 
 def _plain(x: Any) -> Any:

@@ -6,7 +6,7 @@ the memory is there anyway, as the graph takes more elsewhere, one decoding serv
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from torch import Tensor, fx
 
@@ -49,7 +49,8 @@ def decode_in_stretches(
         if user in from_codes:
             continue
         read = [node for node in user.all_input_nodes if node in from_codes]
-        for node in _missing(read, from_codes, copies):
+        _, missing = walk_back(read, lambda node: node not in from_codes or node in copies)  # noqa: B023 - used at once
+        for node in missing:
             if node in decodings:
                 copies[node] = decodings[node](user)
                 made[node].append(copies[node])
@@ -86,11 +87,6 @@ def _may_repeat(node: fx.Node) -> bool:
     value = node.meta.get("val")
     is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
     return is_large and is_pure(node) and (is_view(node) or is_pointwise(node))
-
-
-def _missing(read: Iterable[fx.Node], from_codes: Collection[fx.Node], copies: Collection[fx.Node]) -> list[fx.Node]:
-    """The nodes and what they are computed from, as far as there is no copy, in order."""
-    return walk_back(read, lambda node: node not in from_codes or node in copies)[1]
 
 
 def _in_memory(product: fx.Node) -> set[fx.Node]:
