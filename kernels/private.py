@@ -270,7 +270,8 @@ def as_graph_pass(kind: type) -> None:
 
 
 @cache
-def _boxed_codegen() -> Any:
+def boxed_codegen() -> Any:
+    """fx's code generator for functions that take their inputs out of a list, so that these are freed early."""
     if hasattr(torch.fx.graph, "_BoxedCodeGen"):
         return torch.fx.graph._BoxedCodeGen
 
@@ -283,8 +284,3 @@ def _boxed_codegen() -> Any:
             return f"def forward(self, inputs){maybe_return_annotation}:\n{taken}    inputs.clear()\n"
 
     return BoxedCodeGen
-
-
-def boxed_codegen() -> Any:
-    """fx's code generator for functions that take their inputs out of a list, so that these are freed early."""
-    return _boxed_codegen()()

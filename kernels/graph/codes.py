@@ -147,12 +147,7 @@ def flat_of(x: Tensor, order: Sequence[int]) -> Tensor:
 def shaped(flat: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
     if _is_ascending(order):
         return flat.view(sizes)
-    return flat.view([sizes[dim] for dim in order]).permute(back_of(order))
-
-
-def back_of(order: Sequence[int]) -> list[int]:
-    """The order that undoes one."""
-    return [order.index(dim) for dim in range(len(order))]
+    return flat.view([sizes[dim] for dim in order]).permute([order.index(dim) for dim in range(len(order))])
 
 
 def _is_ascending(order: Sequence[int]) -> bool:

@@ -19,7 +19,7 @@ Run = Callable[[list[Any]], Any]
 
 def execute(module: fx.GraphModule) -> Run:
     """A function that runs the graph; it takes its inputs out of the list, and frees each tensor after its last use."""
-    module.graph.set_codegen(private.boxed_codegen())
+    module.graph.set_codegen(private.boxed_codegen()())
     module.recompile()
     forward = module.forward
 
