@@ -61,8 +61,8 @@ def decode_in_stretches(
         for node in read:
             user.replace_input_with(node, copies[node])
         if is_product(user):  # what it reads is in memory, and may be read in the next stretch
-            held = _in_memory(user)
-            copies = {node: copy for node, copy in copies.items() if copy in held}
+            bases, views = walk_back(user.all_input_nodes, lambda node: not is_view(node))
+            copies = {node: copy for node, copy in copies.items() if copy in {*bases, *views}}
             for_attention = copies if "attention" in str(packet_of(user)) else for_attention
             copies = copies | for_attention
     for node in reversed(from_codes):
@@ -87,9 +87,3 @@ def _may_repeat(node: fx.Node) -> bool:
     value = node.meta.get("val")
     is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
     return is_large and is_pure(node) and (is_view(node) or is_pointwise(node))
-
-
-def _in_memory(product: fx.Node) -> set[fx.Node]:
-    """What a product reads, and what that is a view of."""
-    bases, views = walk_back(product.all_input_nodes, lambda node: not is_view(node))
-    return {*bases, *views}
