@@ -7,7 +7,7 @@ error of a coded o differs from that of a coded v. So l and o are computed from 
 """
 
 import operator
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,17 +16,9 @@ from actfit.kernels.compression.forms import LOG_SUM_EXPS
 from actfit.kernels.compression.nodes import arguments_of, cone, origin, packet_of, without_unused
 
 aten = torch.ops.aten
+CODED, STATISTIC = ("query", "key", "value", "out"), "logsumexp"  # what all backward passes of attention are given
 
-
-class BackwardPass(NamedTuple):
-    """The backward pass of an attention, and its arguments."""
-
-    node: fx.Node
-    query: fx.Node
-    key: fx.Node
-    value: fx.Node
-    out: fx.Node
-    logsumexp: fx.Node
+Arguments = dict[str, Any]  # of an operation, by name
 
 
 def recompute_attention(
@@ -41,10 +33,12 @@ def recompute_attention(
     approximate = {pairs[node] for node in coded}
     changed = False
     for node in list(backward.nodes):
-        call = _backward_pass(node)
-        source = _source(call, nodes) if call else None
-        if call and source and not approximate.isdisjoint(cone(call.query, call.key, call.value, call.out)):
-            _insert(call, source, nodes, approximate)
+        given = arguments_of(node)
+        if not all(name in given for name in (*CODED, STATISTIC)):
+            continue
+        source = _source(given, nodes)
+        if source and not approximate.isdisjoint(cone(*(given[name] for name in CODED))):
+            _insert(node, given, source, nodes, approximate)
             changed = True
     if not changed:
         return pairs
@@ -64,23 +58,15 @@ def inputs_beside_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set
     return beside
 
 
-def _backward_pass(node: fx.Node) -> BackwardPass | None:
-    arguments = arguments_of(node)
-    names = BackwardPass._fields[1:]
-    return (
-        BackwardPass(node, *(arguments[name] for name in names)) if all(name in arguments for name in names) else None
-    )
-
-
-def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
-    """The attention in the forward graph to this backward pass; None if it cannot be computed again."""
-    result = nodes.get(_unaliased(call.logsumexp))
+def _source(given: Arguments, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """The attention in the forward graph to a backward pass; None if it cannot be computed again."""
+    result = nodes.get(_unaliased(given[STATISTIC]))
     source = result.args[0] if result is not None and result.target is operator.getitem else None
     if not isinstance(source, fx.Node) or not hasattr(source.target, "_schema"):
         return None
-    arguments, own = arguments_of(call.node), arguments_of(source)
+    own = arguments_of(source)
     tensors = [name for name, value in own.items() if isinstance(value, fx.Node)]
-    return source if not own.get("dropout_p") and all(name in arguments for name in tensors) else None
+    return source if not own.get("dropout_p") and all(name in given for name in tensors) else None
 
 
 def _unaliased(node: fx.Node) -> fx.Node:
@@ -90,28 +76,30 @@ def _unaliased(node: fx.Node) -> fx.Node:
     return node
 
 
-def _insert(call: BackwardPass, source: fx.Node, nodes: dict[fx.Node, fx.Node], approximate: set[fx.Node]) -> None:
+def _insert(
+    node: fx.Node, given: Arguments, source: fx.Node, nodes: dict[fx.Node, fx.Node], approximate: set[fx.Node]
+) -> None:
     """Compute `source` before its backward pass, and replace that pass's output and log-sum-exp by the results.
 
     An output that would be coded is replaced in all its users, and computed before the first of them.
     """
-    output, log_sum_exp = _unaliased(call.out), _unaliased(call.logsumexp)
+    output, log_sum_exp = _unaliased(given["out"]), _unaliased(given[STATISTIC])
     is_coded = output in approximate and nodes[output].all_input_nodes == [source]
-    recomputed = _copy_before(call.node, source, [call.node, *(output.users if is_coded else [])])
-    graph, result_indices = call.node.graph, (0, nodes[log_sum_exp].args[1])
+    recomputed = _copy_before(node, given, source, [node, *(output.users if is_coded else [])])
+    graph, result_indices = node.graph, (0, nodes[log_sum_exp].args[1])
     with graph.inserting_before(recomputed.next):
         results = [graph.call_function(operator.getitem, (recomputed, place)) for place in result_indices]
     for result in results:
-        result.meta = {**origin(call.node), "val": source.meta["val"][result.args[1]]}
-    for old, new in zip((call.out, call.logsumexp), results, strict=True):
-        call.node.replace_input_with(old, new)
+        result.meta = {**origin(node), "val": source.meta["val"][result.args[1]]}
+    for old, new in zip((given["out"], given[STATISTIC]), results, strict=True):
+        node.replace_input_with(old, new)
     if is_coded:
         output.replace_all_uses_with(results[0])
 
 
-def _copy_before(user: fx.Node, source: fx.Node, users: list[fx.Node]) -> fx.Node:
-    """Copy the forward operation `source` before the first of `users`, with `user`'s arguments of the same names."""
-    graph, given, own = user.graph, arguments_of(user), arguments_of(source)
+def _copy_before(user: fx.Node, given: Arguments, source: fx.Node, users: list[fx.Node]) -> fx.Node:
+    """Copy the forward operation `source` before the first of `users`, with what is `given` by the same names."""
+    graph, own = user.graph, arguments_of(source)
     arguments = {name: given[name] if isinstance(value, fx.Node) else value for name, value in own.items()}
     order = {node: place for place, node in enumerate(graph.nodes)}
     first = min(users, key=order.__getitem__)

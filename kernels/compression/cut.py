@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from torch import SymBool, SymFloat, SymInt, Tensor, fx
+from torch import Tensor, fx
 
 from actfit.kernels.compression import private
 from actfit.kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
@@ -12,7 +12,8 @@ from actfit.kernels.compression.bases import cross_bases
 from actfit.kernels.compression.exact import move_to_forward
 from actfit.kernels.compression.factors import cross_factors
 from actfit.kernels.compression.forms import MAX_BITS, Bits, ComputedAgain, Form, Groups, Whole, form_of, is_divisor
-from actfit.kernels.compression.returned import cross_returned, is_floating_point, made_into, memory_of, returned_by
+from actfit.kernels.compression.nodes import is_floating_point, is_size
+from actfit.kernels.compression.returned import cross_returned, made_into, memory_of, returned_by
 from actfit.kernels.compression.roundings import rounded_from
 from actfit.kernels.methods.every_tensor import EveryTensor
 
@@ -42,7 +43,7 @@ class Cut:
     @property
     def coded(self) -> dict[fx.Node, Bits | Groups]:
         """The forms of nodes that cross as codes."""
-        return _coded(self.forms)
+        return {node: form for node, form in self.forms.items() if isinstance(form, Bits | Groups)}
 
 
 def cut_of(
@@ -70,7 +71,7 @@ def cut_of(
     """
     saved = cross_bases(backward, pairs_of(forward, backward, outputs))
     returned = returned_by(forward, outputs)
-    rules = _Rules(forward, backward, inputs_without_gradient(forward, backward, static), returned, smallest)
+    rules = _Rules(backward, inputs_without_gradient(forward, backward, static), returned, smallest)
     held = cross_returned(forward, backward, saved, rules.coded(saved), outputs)
     factors = cross_factors(forward, backward, held, rules.coded(held))
     held_outputs = {node for node in factors if memory_of(node) in returned}
@@ -78,24 +79,18 @@ def cut_of(
     pairs = recompute_attention(backward, exact, rules.coded(exact))
     fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
     forms = rules.forms(pairs)
-    sites = {node: names[node] for node, form in forms.items() if isinstance(form, Groups) and pairs[node] not in fine}
-    by_site = {node: by_method(forms[node], method, site) for node, site in sites.items()}
+    groups = {node: form for node, form in forms.items() if isinstance(form, Groups) and pairs[node] not in fine}
+    by_site = {node: by_method(form, method, names[node]) for node, form in groups.items()}
     recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
-    return Cut(outputs, pairs, forms | by_site | recomputed, sites)
+    return Cut(outputs, pairs, forms | by_site | recomputed, {node: names[node] for node in groups})
 
 
 @dataclass(frozen=True)
 class _Rules:
     """In what forms tensors cross, as if all had codes, whatever the method: so all plans of a model have one set of
-    sites.
-
-    Attributes
-    ----------
-    inputs, returned
-        Nodes that are held elsewhere; those that hold what forward returns.
+    sites. `inputs` are held elsewhere, `returned` hold what forward returns.
     """
 
-    forward: fx.Graph
     backward: fx.Graph
     inputs: set[fx.Node]
     returned: set[fx.Node]
@@ -110,11 +105,11 @@ class _Rules:
 
     def coded(self, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
         """Those that cross as codes."""
-        return set(_coded(self.forms(pairs)))
+        return {node for node, form in self.forms(pairs).items() if isinstance(form, Bits | Groups)}
 
     def _whole(self, pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         divisors = (node for node in pairs if is_floating_point(node) and is_divisor(pairs[node]))
-        rounded = rounded_from(self.forward, self.backward, pairs)
+        rounded = rounded_from(self.backward, pairs)
         met = made_into([*self.returned, *divisors], pairs)
         returned = [node for node in pairs if memory_of(node) in self.returned]
         return {
@@ -153,10 +148,6 @@ def operation_of(node: fx.Node) -> str:
     return str(called).removesuffix(".default")
 
 
-def _coded(kinds: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
-    return {node: form for node, form in kinds.items() if isinstance(form, Bits | Groups)}
-
-
 def pairs_of(forward: fx.Graph, backward: fx.Graph, outputs: int) -> dict[fx.Node, fx.Node]:
     """What forward saves, after its own outputs, and the placeholders in the backward graph, where sizes come first.
 
@@ -164,7 +155,7 @@ def pairs_of(forward: fx.Graph, backward: fx.Graph, outputs: int) -> dict[fx.Nod
     """
     (last,) = forward.find_nodes(op="output")
     saved = last.args[0][outputs:]
-    sizes = [node for node in saved if isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)]
+    sizes = [node for node in saved if is_size(node)]
     others = [node for node in saved if node not in sizes]
     placeholders = backward.find_nodes(op="placeholder")
     matching = dict(zip([*sizes, *others], placeholders, strict=False))

@@ -5,17 +5,15 @@ is the error of f'(x). A code of x errs by a share of the range of x, times the 
 share of the range of f'(x), which is less: where f' is steep, x has more of its range than f'(x) has of its own.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import without_gradients
-from actfit.kernels.compression.nodes import is_drawn, is_pointwise, origin, packet_of
+from actfit.kernels.compression.nodes import CAST, is_drawn, is_pointwise, origin, packet_of
 
 aten = torch.ops.aten
-CAST = torch.ops.prims.convert_element_type
 LIKE_VIEWS = (aten._unsafe_view, aten.clone, CAST)  # what computes nothing, besides views
 
 
@@ -87,16 +85,12 @@ def _product(backward: fx.Graph, placeholder: fx.Node, free: set[fx.Node]) -> Pr
 def _start(backward: fx.Graph, own: list[fx.Node], linear: list[fx.Node]) -> fx.Node | None:
     """The gradient that all `linear` operations are made of; those before the first of them are added to `linear`."""
     order = {node: place for place, node in enumerate(backward.nodes)}
-    while len(starts := _inputs(linear) - {*own, *linear}) > 1:
+    while len(starts := {given for node in linear for given in node.all_input_nodes} - {*own, *linear}) > 1:
         latest = max(starts, key=order.__getitem__)
         if not _is_linear(latest, set()) or not set(linear).issuperset(latest.users):
             return None
         linear.insert(0, latest)
     return next(iter(starts), None)
-
-
-def _inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    return {argument for node in nodes for argument in node.all_input_nodes}
 
 
 def _is_element_wise(node: fx.Node) -> bool:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
 from actfit.kernels import private
 
 aten = torch.ops.aten
+CAST = torch.ops.prims.convert_element_type
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
 
 
@@ -89,6 +90,17 @@ def tensors_of(node: fx.Node) -> list[Tensor]:
     """The results of a node that are tensors; fake ones."""
     value = node.meta.get("val")
     return [x for x in (value if isinstance(value, list | tuple) else [value]) if isinstance(x, Tensor)]
+
+
+def is_floating_point(node: fx.Node) -> bool:
+    """Whether its result is one tensor of floating-point numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether it is a size that changes, or a number made of such sizes."""
+    return isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)
 
 
 def is_product(node: fx.Node) -> bool:

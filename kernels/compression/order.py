@@ -33,7 +33,8 @@ def _move_results(graph: fx.Graph) -> None:
     the weight needs the decoded input. Products are moved first, so that sums end up before them.
     """
     last = graph.find_nodes(op="placeholder")[-1]
-    results = [node for node in graph.nodes if node.op == "call_function" and _is_result(node)]
+    new = [node for node in graph.nodes if node.op == "call_function" and is_pure(node) and not is_view(node)]
+    results = [node for node in new if _is_for_output(node)]
     for result in sorted(results, key=is_product, reverse=True):
         nodes = list(graph.nodes)
         order = {node: place for place, node in enumerate(nodes)}
@@ -48,11 +49,6 @@ def _move_results(graph: fx.Graph) -> None:
             if order[node] > order[place]:
                 place.append(node)
                 place = node
-
-
-def _is_result(node: fx.Node) -> bool:
-    """Whether it is a new tensor used only by views and the output."""
-    return is_pure(node) and not is_view(node) and _is_for_output(node)
 
 
 def _is_for_output(node: fx.Node) -> bool:

@@ -74,14 +74,9 @@ def settings() -> dict[str, Any]:
     The machine decides, since no model is known yet.
     """
     order = "allow_buffer_reuse" if torch.cuda.is_available() else "reorder_for_peak_memory"
-    return {order: False, **_kept_for_regions()}
-
-
-def _kept_for_regions() -> dict[str, KeepForRegions]:
-    """The option of Inductor with which saved tensors are kept for regions, after the passes that a user configured."""
     private.as_graph_pass(KeepForRegions)
-    kept = [part for part in _passes() if not isinstance(part, KeepForRegions)]
-    return {PLACE: KeepForRegions(*kept)}
+    of_users = [part for part in _passes() if not isinstance(part, KeepForRegions)]
+    return {order: False, PLACE: KeepForRegions(*of_users)}
 
 
 def _passes() -> Sequence[Any]:

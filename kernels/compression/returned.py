@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import is_step, let_results_cross, without_gradients
-from actfit.kernels.compression.nodes import cone, is_pointwise, is_view, packet_of, walk_back
-from actfit.kernels.compression.roundings import CAST
+from actfit.kernels.compression.nodes import CAST, cone, is_floating_point, is_pointwise, is_view, packet_of, walk_back
 
 aten = torch.ops.aten
 # Functions that come near a limit, where all that is left of their derivatives is small.
@@ -112,8 +111,3 @@ def _length(node: fx.Node) -> str:
     """The number of elements, as text: symbols are compared without a guard."""
     value = node.meta.get("val")
     return str(value.numel()) if isinstance(value, Tensor) else ""
-
-
-def is_floating_point(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point()

@@ -11,15 +11,22 @@ import torch
 from torch import Tensor, fx
 
 from actfit.kernels.compression.exact import JUMPS, is_step, without_gradients
-from actfit.kernels.compression.nodes import arguments_of, is_pointwise, is_view, packet_of, walk_back
+from actfit.kernels.compression.nodes import (
+    CAST,
+    arguments_of,
+    is_floating_point,
+    is_pointwise,
+    is_view,
+    packet_of,
+    walk_back,
+)
 
 aten = torch.ops.aten
-CAST = torch.ops.prims.convert_element_type
 COORDINATES = ("grid", "offset", "rois")  # arguments: of grid_sampler; of torchvision's deformable convolutions, pools
 LIKE_POINTWISE = (CAST, aten.clone, aten._unsafe_view, aten.cat, aten.stack)
 
 
-def rounded_from(forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+def rounded_from(backward: fx.Graph, pairs: dict[fx.Node, fx.Node]) -> set[fx.Node]:
     """The nodes among `pairs` that backward needs exactly for that reason; `pairs` are as in `exact.move_to_forward`.
 
     Not what only masks are computed from: these cross in a bit an element.
@@ -55,8 +62,7 @@ def _is_rounded(node: fx.Node) -> bool:
     """Whether it is a rounding in floating point, or that and a number."""
     while _moves(node) and len(node.all_input_nodes) == 1 and not _rounds(node):
         node = node.all_input_nodes[0]
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point() and _rounds(node)
+    return is_floating_point(node) and _rounds(node)
 
 
 def _computed_from(node: object, ends: set[fx.Node]) -> list[fx.Node]:

@@ -1,6 +1,7 @@
 """Tables of many intervals for compiled code: codes by two lookups, without a search."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -68,23 +69,17 @@ def _cells(kernel: str, compute_dtype: torch.dtype) -> Cells | None:
 def cut(borders: Sequence[float], codes: Sequence[int]) -> Cells | None:
     """The widest cells with one border at most, or None if they are more than MOST_CELLS or too far from 0."""
     scale = 1
-    while scale < _EXACT and max(abs(borders[0]), abs(borders[-1])) * scale < _EXACT:
-        places = [math.floor(border * scale) for border in borders]
-        if len(set(places)) == len(places):
-            return _filled(scale, places, borders, codes)
+    while max(scale, scale * max(abs(borders[0]), abs(borders[-1]))) < _EXACT:
+        border_of = {math.floor(border * scale): border for border in borders}
+        if len(border_of) == len(borders):
+            places = list(border_of)
+            cells = range(places[0], places[-1] + 1)
+            if len(cells) > MOST_CELLS:
+                return None
+            below = [bisect_left(places, cell) for cell in cells]  # borders below each cell
+            pairs = [
+                codes[at + above] for cell, at in zip(cells, below, strict=True) for above in (0, cell in border_of)
+            ]
+            return Cells(scale, places[0], [border_of.get(cell, math.inf) for cell in cells], pairs)
         scale *= 2
     return None
-
-
-def _filled(scale: int, places: Sequence[int], borders: Sequence[float], codes: Sequence[int]) -> Cells | None:
-    first, count = places[0], places[-1] - places[0] + 1
-    if count > MOST_CELLS:
-        return None
-    border_of, code_pairs, code = [math.inf] * count, [], codes[0]
-    inside = {place - first: index for index, place in enumerate(places)}
-    for cell in range(count):
-        before = code
-        if cell in inside:
-            border_of[cell], code = borders[inside[cell]], codes[inside[cell] + 1]
-        code_pairs += [before, code]
-    return Cells(scale, first, border_of, code_pairs)

@@ -49,10 +49,10 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     return packed
 
 
-def unpack(packed: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
+def unpack(packed: Tensor, count: int) -> Tensor:
     """As `planes.unpack`: the first `count` codes, flat uint8."""
     if not on_host(packed):
-        return planes.unpack(packed, count, eights)
+        return planes.unpack(packed, count)
     *lower, codes = (np.unpackbits(plane, bitorder="little") for plane in packed.numpy())
     for bits in reversed(lower):
         codes += codes  # NumPy's shifts of bytes use no vectors

@@ -19,15 +19,10 @@ from actfit.kernels.engine.templates import WARPS
 
 NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
 LENGTHS = 4096  # of tensors whose launches are kept
+RUN_BYTES = 64  # see `actfit.kernels.engine.templates.planes`
 RUNS = 32 * WARPS  # a program of kernels of runs, of which a thread has one
 _is_alone = cache(lambda: torch.cuda.device_count() < 2)  # then no other GPU can be the current one
 _OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": False}  # the reference rounds a product before the sum
-
-
-def run_of(dtype: torch.dtype) -> int:
-    """Elements of a run, see `actfit.kernels.engine.templates.planes`: 64 bytes."""
-    itemsize: int = dtype.itemsize
-    return 64 // itemsize
 
 
 def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -87,7 +82,8 @@ def _encoding(
     count: int, dtype: torch.dtype, device: torch.device, group_size: int, bits: int, noise: bool
 ) -> Launch | None:
     """None where one kernel does not encode: of groups that are no power of 2, or smaller than a run."""
-    run, is_power = run_of(dtype), group_size & (group_size - 1) == 0
+    run: int = RUN_BYTES // dtype.itemsize
+    is_power = group_size & (group_size - 1) == 0
     if not (count and is_power and run <= group_size):
         return None
     runs = max(rows_a_program(count, run, RUNS), group_size // run)

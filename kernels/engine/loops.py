@@ -2,7 +2,7 @@
 
 All in one file, as they call one another: Numba's cache of a function does not know when one in another file changes.
 
-Groups have any size. Codes are packed and unpacked by blocks of whole groups in whole bytes, long enough for vector
+Groups have a multiple of 8 elements. Codes are packed and unpacked by blocks of whole groups, long enough for vector
 instructions; those of 8 bits are bytes, [1, elements] here. Numba uses these in a loop over a slice, of which it knows
 that no index is negative.
 """

@@ -8,7 +8,6 @@ installed may lack, and a moment.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import lcm
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from actfit.kernels.engine import loops
 from actfit.kernels.engine.codes import bits_of, room_for
 from actfit.kernels.engine.loops import Bytes, Words
+from actfit.kernels.engine.pieces import groups_of
 from actfit.kernels.engine.planes import plane_bytes
 
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
@@ -34,7 +34,7 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
     added = HALF if noise is None else noise.detach().numpy()
 
     def run(start: int, stop: int) -> None:
-        own, groups = slice(start, stop), slice(start // group_size, -(-stop // group_size))
+        own, groups = slice(start, stop), groups_of(slice(start, stop), group_size)
         of_own = added if noise is None else added[own]
         loops.encode(x[own], of_own, group_size, block, bits, planes, start // 8, starts[groups], steps[groups])
 
@@ -48,7 +48,7 @@ def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_si
     block, bits = _block_of(group_size), bits_of(codes)
 
     def run(start: int, stop: int) -> None:
-        groups = slice(start // group_size, -(-stop // group_size))
+        groups = groups_of(slice(start, stop), group_size)
         ends = steps[groups], starts[groups]
         loops.decode(planes, bits, *ends, group_size, block, start // 8, values[start:stop])
 
@@ -82,9 +82,8 @@ def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits:
 
 
 def _block_of(group_size: int) -> int:
-    """Elements that are packed at once: whole groups in whole bytes."""
-    whole = lcm(group_size, 8)
-    return whole * max(1, BLOCK // whole)
+    """Elements that are packed at once: whole groups, and so whole bytes."""
+    return group_size * max(1, BLOCK // group_size)
 
 
 def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:

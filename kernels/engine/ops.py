@@ -23,12 +23,13 @@ from actfit.kernels.engine.backend import runs_triton
 from actfit.kernels.engine.codes import room_for
 from actfit.kernels.engine.elements import allocate
 from actfit.kernels.engine.emitted import emitted_function
+from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.method import spec_of
 from actfit.kernels.private import is_fake
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
 Codes = tuple[Tensor, Tensor, Tensor]
-GROUP_SIZES = range(8, 1025, 8)  # so that each row of eight elements is of one group, and a program has whole groups
+ALLOWED_GROUPS = range(8, 1025, 8)  # so that each row of eight elements is of one group, and a program has whole groups
 
 
 def _run(name: str, x: Tensor, *args: Any) -> Any:
@@ -86,17 +87,21 @@ def decode_groups(
 
 
 def _check_group(group_size: int) -> None:
-    if group_size not in GROUP_SIZES:
-        raise ValueError(f"group_size must be a multiple of 8, at most {GROUP_SIZES[-1]}, got {group_size}")
+    if group_size not in ALLOWED_GROUPS:
+        raise ValueError(f"group_size must be a multiple of 8, at most {ALLOWED_GROUPS[-1]}, got {group_size}")
 
 
 def pack(x: Tensor) -> Tensor:
     """Flat bools as bits, uint8 [ceil(n/8)]."""
+    if is_fake(x):
+        return x.new_empty(plane_bytes(x.numel()), dtype=torch.uint8)
     return launch_codes.pack(x) if runs_triton(x) else host.pack(x, 1)[0]
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
     """The reverse: bool [count]."""
+    if is_fake(packed):
+        return packed.new_empty(count, dtype=torch.bool)
     if runs_triton(packed):
         return launch_codes.unpack(packed, count)
     return host.unpack(packed[None], count).view(torch.bool)

@@ -1,7 +1,6 @@
 """Flat tensors piece by piece, so that intermediate results take little memory and stay in caches."""
 
 from collections.abc import Iterator
-from math import lcm
 
 import torch
 
@@ -14,10 +13,14 @@ _A_THREAD = 1 << 16
 
 
 def pieces(count: int, group_size: int = 8) -> Iterator[slice]:
-    """Slices of `count` elements, which cut neither a group nor a byte of a bit plane."""
-    most, whole = max(_LEAST, _A_THREAD * torch.get_num_threads()), lcm(group_size, 8)
-    length = max(most // whole, 1) * whole
+    """Slices of `count` elements, which cut no group, and so no byte of a bit plane."""
+    length = max(max(_LEAST, _A_THREAD * torch.get_num_threads()) // group_size, 1) * group_size
     return (slice(start, min(start + length, count)) for start in range(0, count, length))
+
+
+def groups_of(piece: slice, group_size: int) -> slice:
+    """The groups of a piece that begins where one does."""
+    return slice(piece.start // group_size, -(-piece.stop // group_size))
 
 
 def bytes_of(piece: slice) -> slice:

@@ -24,17 +24,10 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     return words.bitwise_right_shift_(56).to(torch.uint8)
 
 
-def unpack(planes: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
-    """The first `count` codes, flat uint8; who unpacks often makes `eights` once, by `eights_of`."""
-    if eights is None:
-        eights = eights_of(len(planes), planes.device)
-    first = torch.arange(0, len(eights), 256, dtype=torch.int32, device=planes.device)[:, None]
-    places = planes.to(torch.int32).add_(first)
-    return eights.index_select(0, places.view(-1)).view(places.shape).sum(0).view(torch.uint8)[:count]
-
-
-def eights_of(bits: int, device: torch.device) -> Tensor:
-    """int64 [bits * 256]: what each byte of each plane is of eight codes."""
-    byte, plane = (torch.arange(size, device=device) for size in (256, bits))
+def unpack(planes: Tensor, count: int) -> Tensor:
+    """The first `count` codes, flat uint8."""
+    byte, plane = (torch.arange(size, device=planes.device) for size in (256, len(planes)))
     own = (byte * _ONES) & _OWN_BIT
-    return ((((own + _TO_TOP) >> 7) & _ONES) << plane[:, None]).view(-1)
+    eights = (((own + _TO_TOP) >> 7) & _ONES) << plane[:, None]  # what each byte of each plane is of eight codes
+    places = planes.to(torch.int32) + 256 * plane[:, None].to(torch.int32)
+    return eights.view(-1).index_select(0, places.view(-1)).view(places.shape).sum(0).view(torch.uint8)[:count]

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from actfit.kernels.engine.codes import LEAST_STEP, bits_of, narrowed, part_of, room_for
+from actfit.kernels.engine.codes import LEAST_STEP, narrowed, part_of, room_for
 from actfit.kernels.engine.elements import computed
 from actfit.kernels.engine.host import loops, on_host, pack, unpack
-from actfit.kernels.engine.pieces import pieces
-from actfit.kernels.engine.planes import eights_of
+from actfit.kernels.engine.pieces import groups_of, pieces
 
 
 def ends(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +50,7 @@ def encode(x: Tensor, minimum: Tensor, inverse: Tensor, noise: Tensor | None, gr
     """
     wide, made = computed(x.dtype), room_for(x, bits)
     for piece in pieces(len(x), group_size):
-        own = _groups_of(piece, group_size)
+        own = groups_of(piece, group_size)
         rows = _in_groups(x[piece], group_size, wide).sub_(minimum[own, None]).mul_(inverse[own, None])
         places = rows.view(-1)[: piece.stop - piece.start].add_(0.5 if noise is None else noise[piece].to(wide))
         codes = places.nan_to_num_(0.0).clamp_(0, (1 << bits) - 1).to(torch.int32).to(torch.uint8)  # at once is slow
@@ -76,23 +75,18 @@ def decode_groups(
 ) -> Tensor:
     """Flat values code * scale + minimum, `count` of them."""
     wide = computed(dtype)
-    made = codes.new_empty(count, dtype=torch.float32 if dtype == torch.float16 else dtype)
+    made = codes.new_empty(count, dtype=dtype)
     neighbours = _loops_for(made)
     if neighbours is not None:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
         return narrowed(made, dtype)
     minimum, scale = minimum.to(wide), scale.to(wide)
-    eights = eights_of(bits_of(codes), made.device)
     for piece in pieces(count, group_size):
-        of_piece, own = part_of(codes, piece), _groups_of(piece, group_size)
-        numbers = of_piece if of_piece.dim() == 1 else unpack(of_piece, piece.stop - piece.start, eights)
+        of_piece, own = part_of(codes, piece), groups_of(piece, group_size)
+        numbers = of_piece if of_piece.dim() == 1 else unpack(of_piece, piece.stop - piece.start)
         rows = _in_groups(numbers, group_size, wide).mul_(scale[own, None]).add_(minimum[own, None])
         made[piece] = rows.view(-1)[: piece.stop - piece.start]
     return narrowed(made, dtype)
-
-
-def _groups_of(piece: slice, group_size: int) -> slice:
-    return slice(piece.start // group_size, -(-piece.stop // group_size))
 
 
 def _in_groups(flat: Tensor, group_size: int, dtype: torch.dtype) -> Tensor:

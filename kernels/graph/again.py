@@ -6,11 +6,11 @@ That is part of the backward graph, so forward runs again only up to what backwa
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from torch import SymBool, SymFloat, SymInt, Tensor, fx
+from torch import Tensor, fx
 
 from actfit.kernels.compression.cut import Cut, by_method, inputs_without_gradient, pairs_of, save
 from actfit.kernels.compression.forms import MAX_BITS, Form, Groups, Whole, form_of
-from actfit.kernels.compression.nodes import is_drawn, is_product, walk_back
+from actfit.kernels.compression.nodes import is_drawn, is_product, is_size, walk_back
 from actfit.kernels.graph.dropout import dropped_again, is_dropped, mask_of
 from actfit.kernels.methods.every_tensor import EveryTensor
 
@@ -35,7 +35,7 @@ def run_again(
     first = next(iter(backward.graph.nodes))
     copies: dict[fx.Node, fx.Node] = {}
     with backward.graph.inserting_before(first):
-        for node in sorted(kept, key=_is_size, reverse=True):
+        for node in sorted(kept, key=is_size, reverse=True):
             copies[node] = backward.graph.placeholder(f"{node.name}_kept")
             copies[node].meta = dict(node.meta)
     start = next(node for node in backward.graph.nodes if node.op != "placeholder")
@@ -47,7 +47,7 @@ def run_again(
     for node, placeholder in pairs.items():
         placeholder.replace_all_uses_with(copies[node])
         backward.graph.erase_node(placeholder)
-    save(forward.graph, outputs, sorted(kept, key=_is_size))
+    save(forward.graph, outputs, sorted(kept, key=is_size))
 
 
 def _needed(saved: Iterable[fx.Node], is_once: Callable[[fx.Node], bool]) -> tuple[list[fx.Node], list[fx.Node]]:
@@ -67,10 +67,6 @@ def _copied(graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -
     if is_dropped(node):
         return dropped_again(graph, node, copies[node.args[0].args[0]], copies[mask_of(node)])
     return graph.node_copy(node, copies.__getitem__)
-
-
-def _is_size(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)
 
 
 def cut_again(

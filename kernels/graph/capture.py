@@ -1,6 +1,5 @@
 """The call of a module, whose graphs are captured at the first call with gradients, and run from then on."""
 
-import copy
 import inspect
 import weakref
 from collections.abc import Callable
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from actfit.kernels import private
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph import private
 from actfit.kernels.graph.engine import Engine, Unit
 from actfit.kernels.head.logits import Logits
 from actfit.kernels.private import exporting, in_dispatch_mode, in_transform
@@ -85,7 +84,7 @@ class Captured(Unit):
         except Exception as error:
             if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
                 engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
-            if not private.failed_to_capture(error):
+            if not isinstance(error, private.TorchDynamoException):
                 raise
             return self._without_capture(error, args, kwargs)
         engine.skipped.pop(self.name, None)
@@ -114,14 +113,6 @@ class Captured(Unit):
         if self.own is not None:
             return self.own(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Captured":
-        return Captured(
-            copy.deepcopy(self.module, memo),
-            self.name,
-            copy.deepcopy(self.engine, memo),
-            copy.deepcopy(self.own, memo),
-        )
 
     def __reduce__(self) -> Any:
         return Captured, (self.module, self.name, self.engine, self.own)

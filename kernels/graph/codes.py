@@ -17,7 +17,6 @@ from actfit.kernels.compression.layout import DEFAULT_GROUP
 from actfit.kernels.engine import ops
 from actfit.kernels.engine.codes import narrowed
 from actfit.kernels.engine.elements import computed
-from actfit.kernels.engine.planes import plane_bytes
 from actfit.kernels.methods.approximate_activations import shrinkage, step
 from actfit.kernels.private import is_fake
 
@@ -119,24 +118,20 @@ def _of_channels(vector: Tensor, x: Tensor) -> Tensor:
     return vector.to(computed(x.dtype)).view(-1, *[1] * (x.dim() - 2))
 
 
-def _ends_of_all(like: Tensor, count: int, minimum: float) -> list[Tensor]:
+def _ends_of_all(like: Tensor, count: int, minimum: float) -> tuple[Tensor, Tensor]:
     """One minimum, and steps of 1, for all groups of so many elements; bfloat16 holds them exactly."""
-    return [like.new_full((-(-count // DEFAULT_GROUP),), end, dtype=torch.bfloat16) for end in (minimum, 1)]
+    ones = like.new_ones(-(-count // DEFAULT_GROUP), dtype=torch.bfloat16)
+    return minimum * ones, ones
 
 
 def pack(x: Tensor, order: Sequence[int], carries: bool) -> list[Tensor]:
     """Bools, a bit each, uint8 [bytes]; `carries` as in `encode`."""
-    flat = flat_of(x, order)
-    if is_fake(x):
-        return [x.new_empty(plane_bytes(flat.numel()), dtype=torch.uint8), *carrier(x, carries)]
-    return [ops.pack(flat), *carrier(x, carries)]
+    return [ops.pack(flat_of(x, order)), *carrier(x, carries)]
 
 
 def unpack(packed: Tensor, sized: Tensor | None, shape: Sequence[int], order: Sequence[int]) -> Tensor:
     """The tensor of `pack`."""
     sizes = shape if sized is None else sized.shape[:-1]
-    if is_fake(packed):
-        return shaped(packed.new_empty(prod(sizes), dtype=torch.bool), sizes, order)
     return shaped(ops.unpack(packed, prod(sizes)), sizes, order)
 
 
@@ -152,12 +147,7 @@ def flat_of(x: Tensor, order: Sequence[int]) -> Tensor:
 def shaped(flat: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
     if _is_ascending(order):
         return flat.view(sizes)
-    return flat.view([sizes[dim] for dim in order]).permute(back_of(order))
-
-
-def back_of(order: Sequence[int]) -> list[int]:
-    """The order that undoes one."""
-    return [order.index(dim) for dim in range(len(order))]
+    return flat.view([sizes[dim] for dim in order]).permute([order.index(dim) for dim in range(len(order))])
 
 
 def _is_ascending(order: Sequence[int]) -> bool:

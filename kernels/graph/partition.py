@@ -2,19 +2,20 @@
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from actfit.kernels import private
 from actfit.kernels.compression import private as inductor
 from actfit.kernels.compression.crossing import Graph, crossings
 from actfit.kernels.compression.cut import Cut, cut_of, pairs_of, site_names
 from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import depends_on_data, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product, tensors_of
-from actfit.kernels.graph import private
 from actfit.kernels.graph.again import cut_again, run_again
 from actfit.kernels.graph.copies import changed_inputs, save_copies, without_copies
 from actfit.kernels.graph.dropout import with_eager_dropout
@@ -24,6 +25,7 @@ from actfit.kernels.graph.norms import (
     with_exact_statistics,
     without_running_statistics,
 )
+from actfit.kernels.graph.private import recompute_all_but, save_all
 from actfit.kernels.graph.results import share
 from actfit.kernels.graph.splice import put_codes
 from actfit.kernels.graph.watch import Watch
@@ -44,6 +46,7 @@ DEAR = frozenset(
 )
 
 
+@dataclass(eq=False, repr=False)
 class Partitioner:
     """Cuts a joint graph so that backward computes cheap operations again from as few saved bytes as possible.
 
@@ -69,27 +72,20 @@ class Partitioner:
     again
         Whether backward runs forward again, from what the block is given.
     shares
-        Whether results that another block saves are recomputed, where they can be, from what this one saves.
+        Whether exact results that another block saves are recomputed, where they can be, from what this one saves.
     smallest
         The least number of elements of a tensor with codes.
     """
 
-    smallest: int = SMALLEST
-
-    def __init__(
-        self,
-        graphs: list[Graph],
-        method: EveryTensor | None = None,
-        way: Way | None = None,
-        refused: dict[str, str] | None = None,
-        watch: Watch | None = None,
-        compiles: bool = False,
-        again: bool = False,
-        shares: bool = False,
-    ) -> None:
-        self.graphs, self.method, self.way, self.watch, self.compiles = graphs, method, way, watch, compiles
-        self.again, self.shares = again, shares and method is None
-        self.refused: dict[str, str] = {} if refused is None else refused
+    graphs: list[Graph]
+    method: EveryTensor | None = None
+    way: Way | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    watch: Watch | None = None
+    compiles: bool = False
+    again: bool = False
+    shares: bool = False
+    smallest: int = field(default=SMALLEST, init=False)
 
     def __call__(
         self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
@@ -104,9 +100,9 @@ class Partitioner:
             without_copies(joint.graph)
         changed = changed_inputs(joint.graph)
         dear = is_dear_or_counts if self.again and self.method is not None else is_dear
-        divide = inductor.partition if self.compiles else partial(private.recompute_all_but, dear)
+        divide = inductor.partition if self.compiles else partial(recompute_all_but, dear)
         if self.compiles:
-            private.save_all([node for node in joint.graph.nodes if dear(node) and not is_dear(node)])
+            save_all([node for node in joint.graph.nodes if dear(node) and not is_dear(node)])
         forward, backward = divide(joint, inputs, **options)
         # PyTorch says nothing of the inputs of a nested_compile_region: what is around it holds them.
         within = range(len(forward.graph.find_nodes(op="placeholder"))) if not inputs else ()
@@ -124,7 +120,7 @@ class Partitioner:
             cut = with_exact_statistics(forward.graph, backward.graph, cut)
             cut = with_exact_scales(forward.graph, backward.graph, cut)
             cut = on_fixed_range(cut) if self.method.on_fixed_range else cut
-        if self.shares:
+        if self.shares and self.method is None:
             share(forward, backward.graph, cut, static, is_dear)
         if not self.compiles:
             with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
@@ -159,8 +155,8 @@ def is_dear(node: fx.Node) -> bool:
     """Whether backward must not compute it again."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
-    if not private.is_overload(node.target):
-        return private.is_higher_order(node.target)
+    if not isinstance(node.target, private.OpOverload):
+        return isinstance(node.target, private.HigherOrderOperator)
     if node.target.namespace not in ("aten", "prims"):
         return True
     if is_product(node):  # within a checkpoint of the user's own it is computed again, as that says

@@ -185,21 +185,6 @@ def save_all(nodes: Iterable[fx.Node]) -> None:
             result.meta.pop("recompute", None)
 
 
-def failed_to_capture(error: Exception) -> bool:
-    """Whether the error is Dynamo's, so that the function itself may still run."""
-    return isinstance(error, private.TorchDynamoException)
-
-
-def is_overload(target: object) -> bool:
-    """Whether it is an operation of a graph, as torch.ops.aten.add.Tensor."""
-    return isinstance(target, private.OpOverload)
-
-
-def is_higher_order(target: object) -> bool:
-    """Whether it is an operation on functions."""
-    return isinstance(target, private.HigherOrderOperator)
-
-
 @contextmanager
 def _patched(config: Any, values: Mapping[str, Any]) -> Iterator[None]:
     """Settings, as far as this release has them. `config.patch` takes twice as long, at each call of each block."""

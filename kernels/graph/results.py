@@ -16,7 +16,7 @@ from actfit.kernels import private
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import SMALLEST
 from actfit.kernels.compression.layout import hint
-from actfit.kernels.compression.nodes import is_product, is_pure, walk_back
+from actfit.kernels.compression.nodes import is_floating_point, is_product, is_pure, walk_back
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.norms import by_statistics_of_the_batch
@@ -87,12 +87,8 @@ def _state(x: Any) -> Any:
     """The version and the place of a tensor, and its bytes, which FSDP frees after a block has run; a size itself."""
     if not isinstance(x, Tensor):
         return x
-    return 0 if x.is_inference() else x._version, _place(x), x.untyped_storage().nbytes()
-
-
-def _place(x: Tensor) -> int | None:
-    """Where its numbers begin: those of `x.data = other` lie elsewhere."""
-    return None if private.is_fake(x) else x.data_ptr()
+    place = None if private.is_fake(x) else x.data_ptr()  # the numbers of `x.data = other` lie elsewhere
+    return 0 if x.is_inference() else x._version, place, x.untyped_storage().nbytes()
 
 
 def _plain(x: Any) -> Any:
@@ -137,8 +133,7 @@ def share(
 
 
 def _is_large(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point() and hint(value.numel()) >= SMALLEST
+    return is_floating_point(node) and hint(node.meta["val"].numel()) >= SMALLEST
 
 
 def _recomputation(

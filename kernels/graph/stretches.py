@@ -6,7 +6,7 @@ the memory is there anyway, as the graph takes more elsewhere, one decoding serv
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from torch import Tensor, fx
 
@@ -49,7 +49,8 @@ def decode_in_stretches(
         if user in from_codes:
             continue
         read = [node for node in user.all_input_nodes if node in from_codes]
-        for node in _missing(read, from_codes, copies):
+        _, missing = walk_back(read, lambda node: node not in from_codes or node in copies)  # noqa: B023 - used at once
+        for node in missing:
             if node in decodings:
                 copies[node] = decodings[node](user)
                 made[node].append(copies[node])
@@ -60,8 +61,8 @@ def decode_in_stretches(
         for node in read:
             user.replace_input_with(node, copies[node])
         if is_product(user):  # what it reads is in memory, and may be read in the next stretch
-            held = _in_memory(user)
-            copies = {node: copy for node, copy in copies.items() if copy in held}
+            bases, views = walk_back(user.all_input_nodes, lambda node: not is_view(node))
+            copies = {node: copy for node, copy in copies.items() if copy in {*bases, *views}}
             for_attention = copies if "attention" in str(packet_of(user)) else for_attention
             copies = copies | for_attention
     for node in reversed(from_codes):
@@ -86,14 +87,3 @@ def _may_repeat(node: fx.Node) -> bool:
     value = node.meta.get("val")
     is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
     return is_large and is_pure(node) and (is_view(node) or is_pointwise(node))
-
-
-def _missing(read: Iterable[fx.Node], from_codes: Collection[fx.Node], copies: Collection[fx.Node]) -> list[fx.Node]:
-    """The nodes and what they are computed from, as far as there is no copy, in order."""
-    return walk_back(read, lambda node: node not in from_codes or node in copies)[1]
-
-
-def _in_memory(product: fx.Node) -> set[fx.Node]:
-    """What a product reads, and what that is a view of."""
-    bases, views = walk_back(product.all_input_nodes, lambda node: not is_view(node))
-    return {*bases, *views}

@@ -67,7 +67,7 @@ class FewBit(FromTable):
 
     def table(self, function: FunctionInfo) -> Table:
         """The table; only for a bound method."""
-        return read_table(function.name, self.bits or 0, self.coefficients)
+        return read_table(function.name, f"fewbit-{self.bits}bit", self.coefficients, "levels")
 
     def arguments(self) -> dict[str, Any]:
         file = {"coefficients": self.coefficients} if self.coefficients else {}

@@ -10,7 +10,7 @@ from actfit.kernels.methods.from_table import FromTable
 from actfit.kernels.methods.function_info import FunctionInfo
 from actfit.kernels.methods.method import Elements, check_bits
 from actfit.kernels.methods.storage import TABLE_CODES, Storage
-from actfit.kernels.methods.table import Table, read_joint
+from actfit.kernels.methods.table import Table, read_table
 
 SHIPPED_BITS = range(2, 9)
 COMPONENTS = ("derivatives", "outputs")
@@ -58,7 +58,7 @@ class Joint(FromTable):
 
     def table(self, function: FunctionInfo) -> Table:
         """The table; only for a bound method."""
-        return read_joint(function.name, self.bits or 0, self.coefficients, self.component)
+        return read_table(function.name, f"joint-{self.bits}bit", self.coefficients, self.component)
 
     def __str__(self) -> str:
         file = [self.coefficients] if self.coefficients else []

@@ -18,10 +18,10 @@ def is_width(bits: object, widths: range) -> bool:
     return isinstance(bits, int) and not isinstance(bits, bool) and bits in widths
 
 
-def check_bits(bits: object, widths: range, where: str = "") -> None:
+def check_bits(bits: object, widths: range) -> None:
     """Raise KernelError for bits that are not one of the widths."""
     if not is_width(bits, widths):
-        raise KernelError(f"bits must be a whole number from {widths[0]} to {widths[-1]}{where}, got {shown(bits)}")
+        raise KernelError(f"bits must be a whole number from {widths[0]} to {widths[-1]}, got {shown(bits)}")
 
 
 class Elements(NamedTuple):

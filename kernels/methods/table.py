@@ -79,8 +79,10 @@ def own_document(path: str, method: str, function: FunctionInfo, parameters: Map
 
 
 @cache
-def read_table(function: str, bits: int, file: str) -> Table:
-    """The table of a file, given as path#digest, or the packaged table of `bits` bits.
+def read_table(function: str, name: str, file: str, values: str) -> Table:
+    """The table of a file, given as path#digest, or the packaged one of this name, as "fewbit-3bit".
+
+    values: what codes stand for there, "levels", or "derivatives" or "outputs" of a joint code.
 
     Raises
     ------
@@ -89,18 +91,6 @@ def read_table(function: str, bits: int, file: str) -> Table:
     CoefficientError
         If the table is not one of the function.
     """
-    solution = _solution(function, f"fewbit-{bits}bit", file)
-    return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
-
-
-@cache
-def read_joint(function: str, bits: int, file: str, component: str) -> Table:
-    """One component of a joint code, "derivatives" or "outputs", as a table of x; raises as `read_table` does."""
-    solution = _solution(function, f"joint-{bits}bit", file)
-    return Table(tuple(solution["borders"]), tuple(range(len(solution[component]))), tuple(solution[component]))
-
-
-def _solution(function: str, name: str, file: str) -> Mapping[str, Any]:
     path, _, digest = file.rpartition("#")
     document = load(path) if path else load(function, name)
     if not document["sha256"].startswith(digest):
@@ -110,5 +100,6 @@ def _solution(function: str, name: str, file: str) -> Mapping[str, Any]:
         check_numbers(document)
     except CoefficientError as error:
         raise CoefficientError(f"{path or f'{function} {name}'}: {error}") from None
-    solution: Mapping[str, Any] = document["solution"]
-    return solution
+    solution = document["solution"]
+    levels = tuple(solution[values])
+    return Table(tuple(solution["borders"]), tuple(solution.get("codes", range(len(levels)))), levels)

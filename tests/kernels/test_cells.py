@@ -39,7 +39,7 @@ def cells(borders: Sequence[float], codes: Sequence[int]) -> Cells:
 @pytest.mark.parametrize("bits", [5, 6, 7, 8])
 @pytest.mark.parametrize("name", TABLED)
 def test_every_packaged_table(name: str, bits: int) -> None:
-    table: Table = read_table(name, bits, "")
+    table: Table = read_table(name, f"fewbit-{bits}bit", "", "levels")
     for borders, dtype in ((table.float32_borders, torch.float32), (table.borders, torch.float64)):
         made, x = cells(borders, table.codes), numbers(borders, dtype)
         assert len(made.borders) <= MOST_CELLS

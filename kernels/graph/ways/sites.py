@@ -1,6 +1,6 @@
 """Finds activations in a joint graph: by their derivatives, and by the values that both compute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import product
 from operator import getitem
@@ -110,19 +110,19 @@ def _match(
 
 def _before(node: fx.Node) -> list[fx.Node]:
     """The node and what it is made of element by element, the farthest first."""
-    nodes = [node]
-    for made in nodes:
-        if len(nodes) < STEPS and _is_elementwise(made):
-            nodes += [given for given in made.all_input_nodes if given not in nodes]
-    return nodes[::-1]
+    return _chain(node, lambda made: made.all_input_nodes if _is_elementwise(made) else [])
 
 
 def _after(node: fx.Node) -> list[fx.Node]:
     """The node and what is made of it element by element, the farthest first."""
+    return _chain(node, lambda made: filter(_is_elementwise, made.users))
+
+
+def _chain(node: fx.Node, following: Callable[[fx.Node], Iterable[fx.Node]]) -> list[fx.Node]:
     nodes = [node]
     for made in nodes:
         if len(nodes) < STEPS:
-            nodes += [user for user in made.users if _is_elementwise(user) and user not in nodes]
+            nodes += [other for other in following(made) if other not in nodes]
     return nodes[::-1]
 
 
