@@ -9,8 +9,8 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.registry import DEFAULT, near
 from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
+from actfit.kernels.planning.budget import GOALS
 from actfit.kernels.planning.budget import check as check_budget
-from actfit.kernels.planning.goals import GOALS
 
 PROG = "actfit memory"
 FORMATS = ("table", "json")

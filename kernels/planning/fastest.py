@@ -15,7 +15,7 @@ from typing import NamedTuple
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.prices import Parts, Prices
 from actfit.kernels.planning.search import Candidate, smallest
 from actfit.kernels.planning.sensitivity import Bits, completed

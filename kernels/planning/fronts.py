@@ -16,7 +16,7 @@ from actfit.kernels.memory.saved import UNITS, picture, size
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.make import reported, task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors

@@ -14,8 +14,8 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.every_tensor import ROUNDINGS
 from actfit.kernels.methods.planned import WIDTHS, Planned
-from actfit.kernels.planning.goals import GOALS
-from actfit.kernels.planning.modules import check_repeated
+from actfit.kernels.planning.blocks import repeated_modules
+from actfit.kernels.planning.budget import GOALS
 from actfit.kernels.planning.table import rows_of
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked
 
@@ -142,7 +142,14 @@ class Plan:
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
                     f" {type(model).__name__} has not; plan anew by compress(model, fit=..., inputs=...)"
                 )
-        check_repeated(self.modules, (name for name, _ in model.named_modules()), type(model).__name__)
+        for kind, alike in repeated_modules(model).items():
+            known = self.modules.get(kind, len(alike))
+            if len(alike) > known:
+                raise KernelError(
+                    f"plan must be of this model, got one of a model with {known} modules {kind!r}, where"
+                    f" {type(model).__name__} has {len(alike)}: it has nothing for {alike[-1]!r}, for one; make one of"
+                    " this model by make_plan"
+                )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as JSON, for `Plan.load` and `compress(model, plan=path)`."""

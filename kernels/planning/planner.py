@@ -10,12 +10,10 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.blocks import repeated_modules
 from actfit.kernels.planning.bounds import Bound, squared_bound
-from actfit.kernels.planning.budget import check, limits
+from actfit.kernels.planning.budget import Goal, Limits, check, limits
 from actfit.kernels.planning.fastest import fastest
-from actfit.kernels.planning.goals import Goal
-from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.modules import repeated_modules
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.prices import measure
 from actfit.kernels.planning.safety import Checked, checked
@@ -174,7 +172,7 @@ def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, u
         task.compiles,
         task.work(best.step.operations),
         goal,
-        modules=repeated_modules(task.model),
+        modules={kind: len(alike) for kind, alike in repeated_modules(task.model).items()},
         unchanged=tuple(best.ways.unchanged),
         optimizer=task.held.name,
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,

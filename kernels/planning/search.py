@@ -6,7 +6,7 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.sensitivity import SiteErrors, completed
 from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve
 from actfit.kernels.planning.step import Step

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.step import Step
 

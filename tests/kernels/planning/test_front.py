@@ -11,8 +11,8 @@ from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.fronts import UNIFORM, Front, front_of
-from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.solve import GAP, everywhere, solve
 from actfit.kernels.planning.task import Task

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from actfit import KernelError, Plan, compress, make_plan, saved_bytes
 from actfit.kernels.planning import fastest, planner
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.prices import Prices
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
 from actfit.kernels.planning.step import Step

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actfit import KernelError
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
 from actfit.kernels.planning.step import SavedSite, Step
 
