@@ -4,7 +4,6 @@ It imports no PyTorch: the command checks its words without.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from actfit.kernels.errors import KernelError, shown
 
 if TYPE_CHECKING:
-    from actfit.kernels.planning.step import Step
+    from actfit.kernels.planning.step import Step, Widths
 
 Goal = Literal["time", "error"]  # what a plan makes least: the time of a step, or the error of the gradient
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -53,7 +52,7 @@ class Limits:
             self.kept is None or kept <= self.kept
         )
 
-    def hold(self, step: "Step", bits: Mapping[str, int | None]) -> bool:
+    def hold(self, step: "Step", bits: "Widths") -> bool:
         """Whether a step stays within the limits."""
         return self.include(step.kept_with(bits), step.peak_with(bits))
 

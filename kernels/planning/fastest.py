@@ -12,7 +12,6 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.budget import Limits
@@ -57,19 +56,7 @@ def fastest(
         checked = search.checked(candidate)
         if checked is not None:
             return checked
-    raise InfeasibleError(infeasible(search.again, limit) if bound else _needed(search.again, limit))
-
-
-def _needed(step: Step, limit: Limits) -> str:
-    """The smallest budget with exact gradients."""
-    kept, peak = _amounts(step, None)
-    most, what, got = peak, "at the peak of a step", limit.peak
-    if limit.kept is not None and kept > limit.kept:
-        most, what, got = kept, "kept for backward", limit.kept
-    return (
-        f"{limit.argument} must be at least {size(most, up=True)} {what}, got {size(got or 0)}: exact gradients"
-        " take as much, with all blocks computed again that can be; max_gradient_error may allow less"
-    )
+    raise InfeasibleError(infeasible(search.again, limit, WIDTHS[0] if bound else None))
 
 
 class _Search:
@@ -115,8 +102,7 @@ class _Search:
         if bound and errors:
             solution = with_fewest_codes(step, errors, self.limit, bound)
         else:
-            whole = dict.fromkeys([site.name for site in step.sites], None)
-            solution = Solution(whole, 0.0, 0.0) if self.limit.hold(step, whole) else None
+            solution = Solution(step.everywhere(None), 0.0, 0.0) if self.limit.hold(step, None) else None
         if solution is None:
             return None
         coded = _elements(step, solution.bits) / self.elements
@@ -186,8 +172,7 @@ class _Search:
 
 
 def _amounts(step: Step, bits: int | None) -> Amounts:
-    everywhere = dict.fromkeys([site.name for site in step.sites], bits)
-    return Amounts(step.kept_with(everywhere), step.peak_with(everywhere) or 0)
+    return Amounts(step.kept_with(bits), step.peak_with(bits) or 0)
 
 
 def _elements(step: Step, bits: Bits | None = None) -> int:

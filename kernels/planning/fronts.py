@@ -20,7 +20,7 @@ from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.make import reported, task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
-from actfit.kernels.planning.solve import error_of, everywhere, solve
+from actfit.kernels.planning.solve import error_of, solve
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 from actfit.kernels.planning.training import Optimizer
@@ -196,7 +196,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         task.progress("a step with all blocks computed again")
         named.append(Point("checkpoint", task.bytes(blocks), 0.0, task.work_without_codes(blocks)))
     work = task.work(step.operations)
-    named += [_point(step, errors, everywhere(step, bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
+    named += [_point(step, errors, step.everywhere(bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
     if plan is not None and plan.needed:
         named.append(Point("plan", plan.planned, plan.errors.predicted, plan.work))
     return Front(
@@ -211,8 +211,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
 def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
     """The solutions for limits in a geometric sequence, from the narrowest codes to whole tensors."""
     bytes_with = step.kept_with if by == "kept" else step.peak_with
-    whole = dict.fromkeys([site.name for site in step.sites], None)
-    smallest, largest = bytes_with(everywhere(step, WIDTHS[0])) or 0, bytes_with(whole) or 0  # known if limited
+    smallest, largest = bytes_with(WIDTHS[0]) or 0, bytes_with(None) or 0  # known if limited
     points = []
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")

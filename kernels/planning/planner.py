@@ -19,7 +19,7 @@ from actfit.kernels.planning.prices import measure
 from actfit.kernels.planning.safety import Checked, checked
 from actfit.kernels.planning.search import Candidate, search, smallest
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
-from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, widest
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
 from actfit.kernels.planning.training import check_optimizer
@@ -127,7 +127,7 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
     if refused is not None and (bound == 0 or len(tries) == 1):
         raise refused
     step = smallest(task, limit)
-    peak, now = step.peak_with(everywhere(step, WIDTHS[0])) or 0, task.stock.peak or 1
+    peak, now = step.peak_with(WIDTHS[0]) or 0, task.stock.peak or 1
     return (
         f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
         " whole; larger budgets may gain, and deeper models do"

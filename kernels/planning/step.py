@@ -11,6 +11,8 @@ from torch import Tensor
 
 from actfit.kernels.memory.step import Living
 
+Widths = Mapping[str, int | None] | int | None  # bits by site, or the same at all; None: whole tensors
+
 
 @dataclass(frozen=True)
 class SavedSite:
@@ -77,16 +79,20 @@ class Step:
     operations: int | None = None
     whole: Mapping[str, int] = field(default_factory=dict)
 
-    def kept_with(self, bits: Mapping[str, int | None]) -> int:
+    def everywhere(self, bits: int | None) -> dict[str, int | None]:
+        """The same bits at every site; None: whole tensors."""
+        return dict.fromkeys([site.name for site in self.sites], bits)
+
+    def kept_with(self, bits: Widths) -> int:
         """Bytes that are saved for backward with other bits at some sites."""
         changes = self._changes(bits)
         return self.kept + sum(more for born, dead, more in changes if born < self.backward <= dead)
 
-    def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
+    def peak_with(self, bits: Widths) -> int | None:
         """The most bytes alive with other bits at some sites; None if not known."""
         return max(self.peaks_with(bits), default=None)
 
-    def peaks_with(self, bits: Mapping[str, int | None]) -> list[int]:
+    def peaks_with(self, bits: Widths) -> list[int]:
         """The most bytes alive in each segment with other bits at some sites; empty if not known."""
         more = [0] * (len(self.peaks) + 1)
         for born, dead, change in self._changes(bits) if self.peaks else ():
@@ -106,12 +112,13 @@ class Step:
             groups.setdefault(("tensor", site.tensor) if shares else number, []).append(number)
         return list(groups.values())
 
-    def _changes(self, bits: Mapping[str, int | None]) -> Iterator[tuple[int, int, int]]:
+    def _changes(self, bits: Widths) -> Iterator[tuple[int, int, int]]:
         """The first segment with other bytes, the first without, and how many more they are."""
         for group in self.alike:
             whole = []
             for site in (self.sites[number] for number in group):
-                width, now = bits.get(site.name, self.bits), site.bytes(self.bits)
+                width = bits.get(site.name, self.bits) if isinstance(bits, Mapping) else bits
+                now = site.bytes(self.bits)
                 yield site.born, site.dead, (0 if width is None else site.bytes(width)) - now
                 whole += [site] if width is None else []
             if whole:

@@ -7,14 +7,13 @@ is whole. If a step's peak is then, as of the logits of a large vocabulary, it i
 from collections.abc import Callable, Set
 
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.solve import everywhere
 from actfit.kernels.planning.step import Step
 
 TRIES = 8  # steps that are observed; the models tried needed at most 3
 PART = 8  # Tensors of less than this part of a peak are left in codes: a step takes seconds to observe; our choice.
 
 
-def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str] = frozenset()) -> Step:
+def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str]) -> Step:
     """The step with the lowest peak that was found, with the narrowest codes at all sites but those that stay whole.
 
     Parameters
@@ -36,12 +35,12 @@ def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str] = frozenset
 
 
 def _peak(step: Step) -> int:
-    return step.peak_with(everywhere(step, WIDTHS[0])) or 0
+    return step.peak_with(WIDTHS[0]) or 0
 
 
 def _at_peak(step: Step) -> set[str]:
     """Sites that are whole beside their codes at the peak: just encoded, or decoded. None if they are small."""
-    peaks = step.peaks_with(everywhere(step, WIDTHS[0]))
+    peaks = step.peaks_with(WIDTHS[0])
     peak = peaks.index(max(peaks)) if peaks else -1
     sites = {
         site.name: site.whole
