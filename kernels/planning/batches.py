@@ -91,7 +91,8 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
 def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
     """The result of `run` on copies of samples of a batch, with the share of the batch that they are.
 
-    On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
+    If it raises anything but KernelError or for want of memory, on more samples, and at last on the whole batch: a
+    model or a loss may need these.
 
     Parameters
     ----------
@@ -100,10 +101,14 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
     check
         Whether to take the samples that check plans, not those that plans are made with.
     """
-    few = parts((call, targets), samples)
-    try:
-        return run(*copies(few.to_check if check else few.to_plan), few.share)
-    except (KernelError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # of any kind; if samples were not to blame, it is raised again
-        return run(*copies((call, targets)), 1.0)
+    for count in (samples, max(samples or 0, MORE_SAMPLES)):
+        few = parts((call, targets), count)
+        if few.share == 1.0:
+            break
+        try:
+            return run(*copies(few.to_check if check else few.to_plan), few.share)
+        except (KernelError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of any kind; if samples were not to blame, it is raised again
+            continue
+    return run(*copies((call, targets)), 1.0)

@@ -191,10 +191,11 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
     step, blocks = task.step(), task.blocks
     errors = task.errors((), step) if step.sites else {}
-    named = [Point("stock", task.stock, 0.0, task.work_without_codes(()))]
+    named = [Point("stock", task.stock, 0.0, task.work(task.without_codes(())[1]))]
     if blocks:
         task.progress("a step with all blocks computed again")
-        named.append(Point("checkpoint", task.bytes(blocks), 0.0, task.work_without_codes(blocks)))
+        again, operations = task.without_codes(blocks)
+        named.append(Point("checkpoint", again, 0.0, task.work(operations)))
     work = task.work(step.operations)
     named += [_point(step, errors, step.everywhere(bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
     if plan is not None and plan.needed:
@@ -202,7 +203,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
     return Front(
         type(task.model).__name__,
         by,
-        tuple(_solutions(task, step, errors, by, count)) if step.sites else (),
+        tuple(_solutions(task, step, errors, by, count) if step.sites else ()),
         tuple(named),
         task.measured_on,
     )

@@ -6,12 +6,10 @@ without a word. Hence the error is measured, and what cannot be explained by err
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import hypot, inf, isnan
 from typing import Any
 
-import torch
 from torch import nn
 
 from actfit.kernels import private
@@ -20,7 +18,7 @@ from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
-from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, copies, parts
+from actfit.kernels.planning.batches import ELEMENTS, Call, on_samples
 from actfit.kernels.planning.bounds import ROUNDING
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from actfit.kernels.planning.task import SAMPLES, in_training
@@ -164,10 +162,12 @@ def check_model(
     def measured(call: Call, targets: Any, share: float) -> Checked:
         trials = Trials(method.rounding, smallest=int(SMALLEST * share), compiles=compiles)
         gradients = kind(copied, *call, loss, trials, targets)
-        return checked(gradients, _bits(method, gradients), planned)
+        bits = {site: None if (at := method.at(site)) is None else at.bits for site in gradients.sites}
+        return checked(gradients, bits, planned)
 
     try:
-        copied = _copied(model)
+        # With the same tensors: what forward stores in lists and objects stays in the copy.
+        copied = copy.deepcopy(model, {id(x): x for x in (*model.parameters(), *model.buffers())})
         if any(private.is_fake(weight) or weight.is_meta for weight in copied.parameters()):
             return Checked(note=NO_NUMBERS)
         if not any(x.requires_grad for x in (*copied.parameters(), *tensors(call))):
@@ -176,22 +176,9 @@ def check_model(
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
         with in_training(copied):
-            return _on_enough_samples(call, targets, measured)
+            return on_samples(call, targets, SAMPLES, False, measured)
     except Exception as error:  # of any kind, as the model or the loss raises it
         return Checked(note=f"as the model cannot run so: {line(error)}")
-
-
-def _on_enough_samples(call: Call, targets: Any, measured: Callable[[Call, Any, float], Checked]) -> Checked:
-    """What is measured on copies of two samples, or on more if a model or a loss does not run on two."""
-    for samples in (SAMPLES, MORE_SAMPLES):
-        few = parts((call, targets), samples)
-        try:
-            return measured(*copies(few.to_plan), few.share)
-        except (KernelError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:
-            continue
-    return measured(*copies((call, targets)), 1.0)
 
 
 def _check_elements(module: nn.Module, args: Any) -> None:
@@ -201,15 +188,3 @@ def _check_elements(module: nn.Module, args: Any) -> None:
         raise ValueError(
             f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}"
         )
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy with the same tensors: what forward stores in lists and objects stays there."""
-    own = [*model.parameters(), *model.buffers()]
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in own}
-    return copy.deepcopy(model, memo)
-
-
-def _bits(method: EveryTensor, gradients: Gradients) -> Mapping[str, int | None]:
-    methods = {site: method.at(site) for site in gradients.sites}
-    return {site: None if at is None else at.bits for site, at in methods.items()}

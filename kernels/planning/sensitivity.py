@@ -134,9 +134,7 @@ class Gradients(ABC):
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""
         parts = zip(self._gradient(bits), self._exact, strict=True)
-        difference = sum(
-            float((a.double() - b.double()).square().sum()) for a, b in parts if a is not None and b is not None
-        )
+        difference = _norm(None if a is None or b is None else a.double() - b.double() for a, b in parts)
         return difference / self._norm if self._norm else 0.0
 
     def excerpt(self) -> Exact:
@@ -223,12 +221,7 @@ def like_site(site: str) -> str:
 
 def _interpolated(bits: int, measured: Mapping[int, float]) -> float:
     """The error at a width, interpolated between the two nearest measured ones as a power of the size of a step."""
-    if bits in measured:
-        return measured[bits]
-    low = max(width for width in measured if width < bits)
-    high = min(width for width in measured if width > bits)
-    if not measured[low] or not measured[high]:
-        return measured[low]
-    below, here, above = (np.log(2.0**width - 1) for width in (low, bits, high))
-    share = (here - below) / (above - below)
-    return float(np.exp((1 - share) * np.log(measured[low]) + share * np.log(measured[high])))
+    if bits in measured or not all(measured.values()):
+        return measured[max(width for width in measured if width <= bits)]
+    steps = np.log([2.0**width - 1 for width in measured])
+    return float(np.exp(np.interp(np.log(2.0**bits - 1), steps, np.log(list(measured.values())))))

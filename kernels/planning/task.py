@@ -101,18 +101,14 @@ class Task(ABC):
 
     def bytes(self, blocks: Blocks) -> Bytes:
         """Bytes of a step without codes."""
-        return self._without_codes(blocks)[0]
-
-    def work_without_codes(self, blocks: Blocks) -> float | None:
-        """Operations of products in a step without codes, × those of the unchanged model; None if there are none."""
-        return self.work(self._without_codes(blocks)[1])
+        return self.without_codes(blocks)[0]
 
     def work(self, operations: int | None) -> float | None:
         """Operations of a step, × those of the unchanged model; None if not known."""
-        _, stock = self._without_codes(())
+        _, stock = self.without_codes(())
         return operations / stock if operations and stock else None
 
-    def _without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
+    def without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
         """Bytes of a step without codes, and floating-point operations of its products."""
         if tuple(blocks) not in self._whole:
             living = Living()
@@ -175,11 +171,9 @@ class Task(ABC):
             self._errors[key] = completed(measured, step), completed(foreseen, step)
         return self._errors[key]
 
-    @contextmanager
-    def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> Iterator[Gradients]:
+    def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> AbstractContextManager[Gradients]:
         """Gradients of samples that plans with these sites were not made with."""
-        with self._gradients(blocks, names, True) as gradients:
-            yield gradients
+        return self._gradients(blocks, names, True)
 
     @contextmanager
     def _gradients(self, blocks: Blocks, names: Sequence[str] | Bits, check: bool) -> Iterator[Gradients]:
