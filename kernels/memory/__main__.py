@@ -29,10 +29,11 @@ from actfit.kernels.graph.ways.policies import method_of
 from actfit.kernels.memory import gpu, zoo
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.measure import saved_bytes
-from actfit.kernels.memory.planned import PlanAndFront, plan_for_budget
+from actfit.kernels.memory.planned import plan_for_budget
 from actfit.kernels.memory.saved import Saved, picture, size
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.memory.user_model import Built
+from actfit.kernels.planning.fronts import Front
 from actfit.kernels.planning.plan import Plan
 
 PEAK = (
@@ -75,14 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_card(options))
         return command.GOOD
     options.accounting = options.accounting or ("cuda" if options.budget is None else "as-run")
-    model, args, kwargs, results, planned = _measured(options)
-    if save is not None and planned is not None:
-        planned.plan.save(save)
+    model, args, kwargs, results, plan, front = _measured(options)
+    if save is not None and plan is not None:
+        plan.save(save)
     if plot is not None:
-        drawn = results[0].saved if planned is None or planned.front is None else planned.front
-        drawn.plot(plot)
+        (front or results[0].saved).plot(plot)
     show = _table if options.format == "table" else _json
-    print(show(_title(options, model, args, kwargs), results, rows, planned.plan if planned else None))
+    print(show(_title(options, model, args, kwargs), results, rows, plan))
     return command.GOOD
 
 
@@ -99,17 +99,17 @@ def _card(options: argparse.Namespace) -> str:
     return f"{_heading(title)}\n{fits}"
 
 
-def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
-    """The model, its arguments, what it saves as it is and in each way, and the plan for a budget, if any."""
+def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], Plan | None, Front | None]:
+    """The model, its arguments, what it saves as it is and in each way; with a budget the plan, and its front."""
     real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
-    planned: PlanAndFront | None = None
+    plan, front = None, None
     with _reported(options) as doing:
         model, args, kwargs = _built(options, real)
         if options.budget is not None:
-            planned = plan_for_budget(options, model, args, kwargs, doing)
+            plan, front = plan_for_budget(options, model, args, kwargs, doing)
             options.peak = True
-        asked = ways(options) if planned is None else [{"plan": planned.plan}]
-        return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
+        asked = ways(options) if plan is None else [{"plan": plan}]
+        return model, args, kwargs, _results(model, args, kwargs, asked, options), plan, front
 
 
 @contextmanager

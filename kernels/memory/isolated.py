@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import _lru_cache_wrapper
 from typing import Any
 
@@ -19,18 +19,17 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[tuple[Any, ...]]:
+def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
     """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
 
     So anything that forward stores in attributes, lists and objects is freed with the copy, whose modules lose their
     attributes in the end: a graph stored there may refer to the module in turn, as that of a checkpoint does. Tensors
     on "meta" become fake ones on the CPU, as operations take other code paths for "meta".
-
-    With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
     inputs = [leaf for leaf in private.tree_leaves(more) if isinstance(leaf, Tensor)]
     real = [*model.parameters(), *model.buffers(), *inputs]
-    mode = fake_mode(real)
+    modes = (tensor.fake_mode for tensor in real if private.is_fake(tensor))
+    mode = next(modes, None) or private.FakeTensorMode(allow_non_fake_inputs=True)
     memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
     for stored in (value for module in _plain(model) for value in vars(module).values() if isinstance(value, Tensor)):
         if not stored.is_leaf:  # as weight_norm's: what copies it looks for its gradient, of which torch warns
@@ -39,7 +38,7 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
         with private.FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
         try:
-            with mode, nullcontext() if compiled else unpacked():
+            with mode, unpacked():
                 yield copied
         finally:
             own = set(model.modules())  # a model may say how it is copied
@@ -158,12 +157,6 @@ def _holds_fakes(cached: Any) -> bool:
             return True
         values = gc.get_referents(*(value for value in values if not isinstance(value, type) and not callable(value)))
     return any(private.is_fake(value) for value in values)
-
-
-def fake_mode(values: Any) -> Any:
-    """The mode of the fake tensors in `values`, or a new one."""
-    modes = (value.fake_mode for value in private.tree_leaves(values) if private.is_fake(value))
-    return next(modes, None) or private.FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _fake(tensor: Tensor, mode: Any) -> Tensor:

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,20 +11,12 @@ from torch import nn
 from actfit.kernels.memory import zoo
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.budget import check
-from actfit.kernels.planning.fronts import Front, front_of
+from actfit.kernels.planning.fronts import By, Front, front_of
 from actfit.kernels.planning.make import task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 
 SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
-
-
-@dataclass(frozen=True)
-class PlanAndFront:
-    """A plan, and the front that it is on, if --plot asks for it."""
-
-    plan: Plan
-    front: Front | None
 
 
 def plan_for_budget(
@@ -34,8 +25,8 @@ def plan_for_budget(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     progress: Callable[[str], object],
-) -> PlanAndFront:
-    """The plan for `options.budget`; raises KernelError as `make_plan` does."""
+) -> tuple[Plan, Front | None]:
+    """The plan for `options.budget`, and its front if --plot asks for it; raises KernelError as `make_plan` does."""
     torch.manual_seed(SEED)
     stand_in = None
     if options.model in zoo.names():
@@ -45,9 +36,8 @@ def plan_for_budget(
     task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled, optimizer=options.optimizer)
     with nullcontext() if stand_in is None else one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "time")
-        if options.plot is None:
-            return PlanAndFront(plan, None)
-        return PlanAndFront(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
+        by: By = "peak" if isinstance(check(options.budget), int) else "kept"
+        return plan, None if options.plot is None else front_of(task, plan, by)
 
 
 def narrow_copy(options: argparse.Namespace) -> tuple[nn.Module, Any]:

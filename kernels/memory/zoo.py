@@ -8,7 +8,6 @@ and mistral (7B, v0.1) have their language-model heads; vit (base-patch16-224), 
 the 1000 classes of ImageNet or the 527 of AudioSet. `mlp` and `block` are those of the memory blog. There is no loss.
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -23,6 +22,7 @@ from actfit.kernels.memory.making import building, imported
 from actfit.kernels.memory.plain import ACTIVATIONS
 from actfit.kernels.memory.recipes import RECIPES, Recipe
 from actfit.kernels.memory.user_model import Built, user_model
+from actfit.kernels.methods.registry import near
 from actfit.kernels.names import ATTENTION
 from actfit.kernels.names import DTYPES as DTYPE_NAMES
 
@@ -72,9 +72,8 @@ def build(
                 raise KernelError(f"{option} must be left out for {name}, got {value!r}: the function decides")
         return user_model(name, dtype)
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise KernelError(f"model must be one of {', '.join(RECIPES)} or package.module:function, got {name!r}{hint}")
+        known = ", ".join(RECIPES)
+        raise KernelError(f"model must be one of {known} or package.module:function, got {name!r}{near(name, RECIPES)}")
     recipe = RECIPES[name]
     if attention not in ATTENTION:
         raise KernelError(f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}")
