@@ -48,32 +48,21 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
 
 @contextmanager
 def on_copies(model: nn.Module) -> Iterator[None]:
-    """Runs a model with its own parameters and copies of its buffers; its attributes are restored afterwards."""
+    """Runs a model with its own parameters and copies of its buffers.
+
+    Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there.
+    """
     copies: dict[int, Tensor] = {}
-    with unchanged(model), _random_numbers(), forked_random():
-        for module in _plain(model):
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = copies.setdefault(id(buffer), buffer.detach().clone())
-        yield
-
-
-def forked_random() -> AbstractContextManager[None]:
-    """As torch.random.fork_rng, but it starts no CUDA, as for a model on the CPU, and warns of no number of GPUs."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    forked: AbstractContextManager[None] = torch.random.fork_rng(gpus if torch.cuda.is_available() else None)
-    return forked
-
-
-@contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there."""
     states = []
-    for module in _plain(model):
-        attributes = vars(module)
+    for attributes in map(vars, _plain(model)):
         states.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
     try:
-        yield
+        with _random_numbers(), forked_random():
+            for attributes, *_ in states:
+                for name, buffer in attributes["_buffers"].items():
+                    if buffer is not None:
+                        attributes["_buffers"][name] = copies.setdefault(id(buffer), buffer.detach().clone())
+            yield
     finally:
         for attributes, before, containers in states:
             attributes.clear()
@@ -81,6 +70,13 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             for name, members in containers.items():
                 attributes[name].clear()
                 attributes[name].update(members)
+
+
+def forked_random() -> AbstractContextManager[None]:
+    """As torch.random.fork_rng, but it starts no CUDA, as for a model on the CPU, and warns of no number of GPUs."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    forked: AbstractContextManager[None] = torch.random.fork_rng(gpus if torch.cuda.is_available() else None)
+    return forked
 
 
 def train(model: nn.Module) -> None:

@@ -43,10 +43,8 @@ class _Settled(TorchFunctionMode):
 
 
 def _copied(x: Tensor, memo: dict[int, Any]) -> Tensor:
-    if id(x) not in memo:
-        made = x.detach().clone()
-        memo[id(x)] = nn.Parameter(made, x.requires_grad) if isinstance(x, nn.Parameter) else made
-    copied: Tensor = memo[id(x)]
+    made = x.detach().clone()
+    memo[id(x)] = copied = nn.Parameter(made) if isinstance(x, nn.Parameter) else made
     return copied.requires_grad_(x.requires_grad)
 
 

@@ -4,7 +4,6 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from itertools import count
 from typing import Any, Self
 
@@ -137,10 +136,14 @@ def run_step(
                 if weight.requires_grad and accumulates:
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
-            with living, within():
-                to_differentiate = partial(differentiated, loss=loss, targets=copied_targets)
-                _step(copied, positional, named, between, to_differentiate, holds=loss is not None)
-        del copied, positional, named, copied_targets, to_differentiate
+            with living, within(), torch.enable_grad():
+                output = copied(*positional, **named)
+                between([x for x in tensors(output) if x.requires_grad])
+                results = differentiated(output, loss, copied_targets)
+                if loss is None:
+                    output = None
+                torch.autograd.backward(results, [torch.ones_like(x) for x in results])
+        del copied, positional, named, copied_targets, output, results
     except KernelError:
         raise
     except Exception as error:  # of any kind, as the model raises it
@@ -159,23 +162,6 @@ def _way_out(error: Exception) -> str:
             " of nn.Transformer"
         )
     return "check that it runs with these inputs, loss and targets"
-
-
-def _step(
-    model: nn.Module,
-    args: Any,
-    kwargs: Any,
-    between: Callable[[list[Tensor]], object],
-    to_differentiate: Callable[[Any], list[Tensor]],
-    holds: bool,
-) -> None:
-    with torch.enable_grad():
-        output = model(*args, **kwargs)
-        between([x for x in tensors(output) if x.requires_grad])
-        results = to_differentiate(output)
-    if not holds:
-        del output
-    torch.autograd.backward(results, [torch.ones_like(x) for x in results])
 
 
 def check_loss(loss: Any, targets: Any) -> None:

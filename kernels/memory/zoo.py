@@ -93,11 +93,8 @@ def build(
 def narrow(name: str, *, dtype: torch.dtype | None = None, attention: str = "sdpa", act: str | None = None) -> Built:
     """A narrow copy of a model: modules of the same names, few elements, a batch of four; options as of `build`.
 
-    It runs for real in a moment, and replaces the model where values are needed. A user's function has no narrow copy:
-    its own model is built.
+    It runs for real in a moment, and replaces the model where values are needed. `name`: one of `names()`.
     """
-    if name not in RECIPES:
-        return build(name, dtype=dtype, attention=attention, act=act)
     recipe = RECIPES[name]
     seq = NARROW_LENGTH if recipe.inputs in SEQUENCES else None
     return build(name, batch=4, seq=seq, dtype=dtype, attention=attention, act=act, **recipe.narrow)
