@@ -18,7 +18,7 @@ from actfit.kernels.memory import zoo
 from actfit.kernels.memory.card import CHECKPOINT, EXACT, NO_LOSS, PEAK, PLAN, PLANNED, STOCK, TIME, Before, Card, Row
 from actfit.kernels.memory.planned import narrow_copy, one_thread
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.batches import Call, length
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from actfit.kernels.planning.budget import check
 from actfit.kernels.planning.make import task_of
@@ -108,7 +108,7 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
     its points is nowhere above it outside of these. So a batch is found by a line, and counts only if measured. Codes,
     which small tensors lack, may bend it the other way: as soon as some batches fit and others do not, it is between.
     """
-    batch, room = _batch(call), gpu - before.held
+    batch, room = length(call), gpu - before.held
 
     def taken(samples: int | None) -> int:
         args, kwargs = call if samples is None else _repeated(call, samples)
@@ -132,13 +132,6 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
             break
         known[guess] = taken(guess)
     return peak, max((samples for samples, amount in known.items() if amount <= room), default=0)
-
-
-def _batch(call: Call) -> int | None:
-    """The first dimension of all tensors that a model is called with; None if they differ."""
-    leaves = [x for x in private.tree_leaves(tuple(call)) if isinstance(x, Tensor)]
-    lengths = {x.shape[0] if x.dim() else 0 for x in leaves}
-    return lengths.pop() or None if len(lengths) == 1 else None
 
 
 def _repeated(call: Call, samples: int) -> Call:
@@ -172,5 +165,5 @@ def _planned(plan: Plan, call: Call, before: Before, gpu: int, rows: Sequence[Ro
     peak, error = before.held + max(plan.planned.peak or 0, before.passing), plan.errors.measured
     largest = max((row.largest or 0 for row in rows if row.gradient == "exact"), default=0)
     if peak <= gpu:
-        largest = max(largest, _batch(call) or 0)
+        largest = max(largest, length(call) or 0)
     return Row(PLAN, peak, largest or None, plan.time, f"{error:.1%} off" if error else "exact")

@@ -37,6 +37,12 @@ def call_of(inputs: Any) -> Call:
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})
 
 
+def length(batch: Any) -> int | None:
+    """The first dimension of all tensors in a batch; None if they differ, if one has none, or there are none."""
+    lengths = {x.shape[0] if x.dim() else 0 for x in private.tree_leaves(batch) if isinstance(x, Tensor)}
+    return lengths.pop() or None if len(lengths) == 1 else None
+
+
 class Parts(NamedTuple, Generic[T]):
     """Samples to plan with, others to check with, and the share of the batch that each of the two is."""
 
@@ -53,8 +59,7 @@ def parts(batch: T, samples: int | None) -> Parts[T]:
     """
     if samples is None:
         return Parts(batch, batch, 1.0)
-    lengths = {x.shape[0] if x.dim() else 0 for x in private.tree_leaves(batch) if isinstance(x, Tensor)}
-    count = lengths.pop() if len(lengths) == 1 else 0
+    count = length(batch) or 0
     few = min(samples, count // 2)
     if few < min(samples, 2):
         return Parts(batch, batch, 1.0)
@@ -83,9 +88,7 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
     """So many samples, or more if a model's batch norms may need them; None: the whole batch."""
     if samples is None or samples >= ELEMENTS or not any(isinstance(x, nn.BatchNorm1d) for x in model.modules()):
         return samples
-    few = parts(batch, MORE_SAMPLES).to_check
-    lengths = [x.shape[0] for x in private.tree_leaves(few) if isinstance(x, Tensor) and x.dim()]
-    return MORE_SAMPLES if lengths and lengths[0] >= ELEMENTS else None
+    return MORE_SAMPLES if (length(parts(batch, MORE_SAMPLES).to_check) or 0) >= ELEMENTS else None
 
 
 def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:

@@ -1,7 +1,7 @@
 """The Pareto front: bytes of a step against the error of its gradient, with alternatives for comparison."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -209,17 +209,15 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
     )
 
 
-def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
+def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> Iterator[Point]:
     """The solutions for limits in a geometric sequence, from the narrowest codes to whole tensors."""
     bytes_with = step.kept_with if by == "kept" else step.peak_with
     smallest, largest = bytes_with(WIDTHS[0]) or 0, bytes_with(None) or 0  # known if limited
-    points = []
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
         most = int(np.ceil(limit)) if number else smallest
         bits = solve(step, errors, Limits(kept=most) if by == "kept" else Limits(peak=most)).bits
-        points.append(_point(step, errors, bits, task.work(step.operations)))
-    return points
+        yield _point(step, errors, bits, task.work(step.operations))
 
 
 def _point(step: Step, errors: SiteErrors, bits: Bits, work: float | None, name: str = "") -> Point:

@@ -1,7 +1,7 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -123,12 +123,9 @@ def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level:
 @contextmanager
 def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str], object]]:
     """A function for texts of what is being done: as given, or one that shows them on a terminal."""
-    if progress is not None:
-        if not callable(progress):
-            raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
-        yield progress
-        return
-    with shown_progress() as doing:
+    if progress is not None and not callable(progress):
+        raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
+    with nullcontext(progress) if progress is not None else shown_progress() as doing:
         yield doing or silent
 
 

@@ -11,13 +11,13 @@ from torch import nn
 
 from actfit.coefficients.files import write_text
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.making import line
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.every_tensor import ROUNDINGS
 from actfit.kernels.methods.planned import WIDTHS, Planned
 from actfit.kernels.planning.blocks import repeated_modules
 from actfit.kernels.planning.budget import GOALS
-from actfit.kernels.planning.table import rows_of
-from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked, rows_of
 
 FORMAT = "actfit plan"
 VERSION = 1
@@ -173,7 +173,7 @@ class Plan:
         except OSError as error:
             raise KernelError(f"plan must be a file that can be read, got {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
+            raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {line(error)}") from error
         return Plan.from_json(text, str(path))
 
     @staticmethod
@@ -182,7 +182,7 @@ class Plan:
         try:
             return _plan(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {_line(error)}") from error
+            raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {line(error)}") from error
 
     def __str__(self) -> str:
         return _text(self)
@@ -208,15 +208,10 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"recomputed and unchanged must be names of modules, got {shown(blocks)}")
     if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
         raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
-    if plan.goal not in GOALS:
-        raise ValueError(f"goal must be one of {', '.join(GOALS)}, got {shown(plan.goal)}")
-    if plan.rounding not in ROUNDINGS:
-        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(plan.rounding)}")
+    for name, word, known in (("goal", plan.goal, GOALS), ("rounding", plan.rounding, ROUNDINGS)):
+        if word not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(word)}")
     return plan
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _text(plan: Plan) -> str:
