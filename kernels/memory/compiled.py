@@ -11,7 +11,7 @@ from actfit.kernels import private
 from actfit.kernels.memory.allocator import growth
 from actfit.kernels.memory.isolated import forked_random
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
-from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.memory.storages import addresses, storages, tensors
 from actfit.kernels.methods.every_tensor import EveryTensor
 
 
@@ -64,29 +64,23 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
     with torch.enable_grad(), forked_random():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
-    before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}
-    before |= {tensor.untyped_storage()._cdata: "parameters" for tensor in own}
-    besides, saved = {"inputs": 0, "parameters": 0}, []
-    seen = set()
+    parameters = addresses(own)
+    given, found = addresses(inputs) - parameters, dict[int, SavedTensor]()
     for node in nodes(output):
         for tensor in saved_of(node):
             for storage in storages(tensor):
-                if storage._cdata in seen:
-                    continue
-                seen.add(storage._cdata)
-                if what := before.get(storage._cdata):
-                    besides[what] += storage.nbytes()
-                else:
-                    dtype = str(tensor.dtype).removeprefix("torch.")
-                    saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+                what = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), (Saver("", node.name()),)
+                found.setdefault(storage._cdata, SavedTensor(storage.nbytes(), *what))
     with torch.no_grad():  # after the saved tensors were read: autograd raises for those changed in place
         for buffer, value in buffers.items():
             buffer.copy_(value)
     results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
-    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
+    saved = [tensor for key, tensor in found.items() if key not in parameters | given]
+    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in found)
     if unseen:
         saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
+    besides = (sum(found[key].bytes for key in keys & found.keys()) for keys in (given, parameters))
+    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), *besides)
 
 
 def nodes(output: Any) -> Iterator[Node]:

@@ -132,7 +132,7 @@ def unpacked() -> Iterator[None]:
         setattr(masks, name, before)
 
 
-def forget_fakes(alive: Callable[[], bool]) -> bool:
+def forget_fakes(alive: Callable[[], Any]) -> bool:
     """Clear functools caches that hold fake tensors, if some are alive; True if none are alive afterwards."""
     for generation in (1, 2):
         gc.collect(generation)

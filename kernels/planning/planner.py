@@ -153,28 +153,22 @@ def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measur
     return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
 
 
-def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, uniform: Mapping[str, int]) -> Plan:
+def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, uniform: Bits) -> Plan:
     """The plan of what was found and measured; uniform: the same bits everywhere."""
     best, bits = measured.best, measured.best.solution.bits
-    return Plan(
-        type(task.model).__name__,
-        str(budget),
-        task.rounding,
-        tuple(best.ways.recomputed),
-        _sites(best.step, bits, best.errors, measured.decoded),
-        task.stock,
-        Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
-        measured.errors,
-        next(iter(uniform.values()), 0),
-        measured.uniform,
-        best.solution.gap,
-        task.measured_on,
-        task.compiles,
-        task.work(best.step.operations),
-        goal,
-        modules={kind: len(alike) for kind, alike in repeated_modules(task.model).items()},
+    return replace(
+        _unneeded(task, budget, goal),
+        recomputed=tuple(best.ways.recomputed),
         unchanged=tuple(best.ways.unchanged),
-        optimizer=task.held.name,
+        sites=_sites(best.step, bits, best.errors, measured.decoded),
+        planned=Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
+        errors=measured.errors,
+        uniform=next(iter(uniform.values()), None) or 0,
+        uniform_error=measured.uniform,
+        gap=best.solution.gap,
+        measured_on=task.measured_on,
+        work=task.work(best.step.operations),
+        modules={kind: len(alike) for kind, alike in repeated_modules(task.model).items()},
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
 

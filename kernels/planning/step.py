@@ -132,11 +132,8 @@ class History(Living):
         super().__init__()
         self.peaks: list[int] = []
         self.whole: dict[str, int] = {}
-        self._site: dict[int, tuple[str, int, int, int]] = {}
-        self._tensors: dict[int, Any] = {}
-        self._lives: dict[int, list[int]] = {}
-        self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
-        self._decoded: dict[int, list[list[int]]] = {}
+        self._sites: list[dict[str, Any]] = []  # as of `SavedSite`
+        self._by_planes: dict[int, dict[str, Any]] = {}  # these by the storages of their codes
 
     def event(self) -> int:
         """End a segment; gives the number of the next."""
@@ -150,36 +147,29 @@ class History(Living):
         code: bit planes, and what goes with them.
         """
         planes, *rest = code
-        key = len(self._site)
-        self._site[key] = name, x.numel() * x.itemsize, planes.nbytes // bits, sum(part.nbytes for part in rest)
         storage = self._known[x.untyped_storage()._cdata]
-        self._tensors[key] = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
-        self._lives[key], self._decoded[key] = [self.event(), -1], []
+        tensor = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
+        sizes = {"whole": x.nbytes, "per_bit": planes.nbytes // bits, "fixed": sum(part.nbytes for part in rest)}
+        site = {"name": name, **sizes, "born": self.event(), "dead": None, "decoded": [], "tensor": tensor}
+        self._sites.append(site)
         address = planes.untyped_storage()._cdata
-        self._by_planes[address] = key
+        self._by_planes[address] = site
         weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
-        weakref.finalize(until, self._freed, key)
+        weakref.finalize(until, lambda: site.update(dead=self.event()))
 
     def decoded(self, planes: Tensor, result: Tensor) -> Tensor:
         """Record that a whole tensor is alive that was decoded from these bit planes; gives it back."""
-        key = self._by_planes.get(planes.untyped_storage()._cdata)
-        if key is not None:
-            life = [len(self.peaks), len(self.peaks)]
-            self._decoded[key].append(life)
-            weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
+        site = self._by_planes.get(planes.untyped_storage()._cdata)
+        if site is not None:
+            times, place, now = site["decoded"], len(site["decoded"]), len(self.peaks)
+            times.append((now, now))
+            weakref.finalize(result.untyped_storage(), lambda: times.__setitem__(place, (now, len(self.peaks))))
         return result
-
-    def _freed(self, key: int) -> None:
-        self._lives[key][1] = self.event()
 
     def sites(self) -> list[SavedSite]:
         """All sites, after the step."""
         last = len(self.peaks)
-        lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
-        decoded = [[(first, end) for first, end in times] for times in self._decoded.values()]
         return [
-            SavedSite(*site, *life, times, tensor)
-            for site, life, times, tensor in zip(
-                self._site.values(), lives, decoded, self._tensors.values(), strict=True
-            )
+            SavedSite(**site | {"dead": site["dead"] or last, "decoded": tuple(site["decoded"])})
+            for site in self._sites
         ]
