@@ -117,7 +117,7 @@ def _reported(options: argparse.Namespace) -> Iterator[Callable[[str], object]]:
     """A function that shows what is being done; what a model raises becomes a KernelError."""
     try:
         with command.ended_by_interrupt(), progress.shown() as doing:
-            yield doing or (lambda text: None)
+            yield doing
     except KernelError:
         raise
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -43,32 +43,19 @@ def length(batch: Any) -> int | None:
     return lengths.pop() or None if len(lengths) == 1 else None
 
 
-class Parts(NamedTuple, Generic[T]):
-    """Samples to plan with, others to check with, and the share of the batch that each of the two is."""
+def part(batch: T, samples: int | None, check: bool = False) -> tuple[T, float]:
+    """So many samples of a batch of nested tensors, to plan with or as many others to check with; and their share.
 
-    to_plan: T
-    to_check: T
-    share: float
-
-
-def parts(batch: T, samples: int | None) -> Parts[T]:
-    """Split `samples` samples to plan with, and as many to check with, from a batch of nested tensors.
-
-    The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, if there
-    are too few, or if `samples` is None.
+    All of it if tensors have different lengths, so that samples cannot be told apart, if there are too few, or if
+    `samples` is None.
     """
-    if samples is None:
-        return Parts(batch, batch, 1.0)
     count = length(batch) or 0
-    few = min(samples, count // 2)
-    if few < min(samples, 2):
-        return Parts(batch, batch, 1.0)
-
-    def cut(start: int) -> T:
-        cut_out: T = private.tree_map(lambda x: x[start : start + few] if isinstance(x, Tensor) else x, batch)
-        return cut_out
-
-    return Parts(cut(0), cut(few), few / count)
+    few = min(samples or 0, count // 2)
+    if few < min(samples or 1, 2):
+        return batch, 1.0
+    cut = slice(few, 2 * few) if check else slice(few)
+    some: T = private.tree_map(lambda x: x[cut] if isinstance(x, Tensor) else x, batch)
+    return some, few / count
 
 
 def copies(batch: T) -> T:
@@ -88,7 +75,7 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
     """So many samples, or more if a model's batch norms may need them; None: the whole batch."""
     if samples is None or samples >= ELEMENTS or not any(isinstance(x, nn.BatchNorm1d) for x in model.modules()):
         return samples
-    return MORE_SAMPLES if (length(parts(batch, MORE_SAMPLES).to_check) or 0) >= ELEMENTS else None
+    return MORE_SAMPLES if (length(part(batch, MORE_SAMPLES)[0]) or 0) >= ELEMENTS else None
 
 
 def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
@@ -105,11 +92,11 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
         Whether to take the samples that check plans, not those that plans are made with.
     """
     for count in (samples, max(samples or 0, MORE_SAMPLES)):
-        few = parts((call, targets), count)
-        if few.share == 1.0:
+        some, share = part((call, targets), count, check)
+        if share == 1.0:
             break
         try:
-            return run(*copies(few.to_check if check else few.to_plan), few.share)
+            return run(*copies(some), share)
         except (KernelError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:  # of any kind; if samples were not to blame, it is raised again

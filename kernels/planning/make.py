@@ -1,7 +1,7 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from actfit.kernels.planning.bounds import Bound, check_bound
 from actfit.kernels.planning.budget import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
-from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training, silent
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training
 from actfit.kernels.planning.training import Optimizer
 
 
@@ -120,13 +120,11 @@ def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level:
         return plan_of(task, fit, stack_level=stack_level + STACK_LEVEL - 1, argument="fit")
 
 
-@contextmanager
-def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str], object]]:
-    """A function for texts of what is being done: as given, or one that shows them on a terminal."""
+def reported(progress: Callable[[str], object] | None) -> AbstractContextManager[Callable[[str], object]]:
+    """A context with a function for texts of what is being done: as given, or one that shows them on a terminal."""
     if progress is not None and not callable(progress):
         raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
-    with nullcontext(progress) if progress is not None else shown_progress() as doing:
-        yield doing or silent
+    return shown_progress() if progress is None else nullcontext(progress)
 
 
 def task_of(*given: Any, **named: Any) -> Task:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actfit.kernels import private
 from actfit.kernels.memory.step import differentiated
-from actfit.kernels.planning.batches import Call, copies, on_samples, parts
+from actfit.kernels.planning.batches import Call, copies, on_samples, part
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.task import SAMPLES, Task, in_training
 
@@ -72,7 +72,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
     if not real or task.stand_in is not None:
         return usual(blocks)
     task.progress("timing steps")
-    few = parts((task.call, task.targets), SAMPLES).share
+    _, few = part((task.call, task.targets), SAMPLES)
     stock: Ways = {STOCK: nullcontext}
     ways = stock | {
         EXACT: task.changed(BlockWays(exact=True)),

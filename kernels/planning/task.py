@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from actfit.coefficients.progress import silent
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.isolated import on_copies, train
@@ -32,10 +33,6 @@ PASSES = 64  # backward passes that measuring may take
 # are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
 MISSING = 0.1
 MOST = 0.25  # of a batch, of which twice as many samples are tried next, and as many to check; of more: all of it
-
-
-def silent(doing: str) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     check(options)
     with progress.shown(options.quiet) as report:
-        histograms = _histograms(options.model, report or (lambda text: None))
+        histograms = _histograms(options.model, report)
     if options.fn is not None:
         selected = {site: each for site, each in histograms.items() if site.rpartition(".")[2] == options.fn}
     else:
