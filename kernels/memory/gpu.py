@@ -151,13 +151,11 @@ def _plan(
 ) -> Plan:
     """The plan for what is left of the GPU: by errors of a narrow copy, or an exact one of a user's model."""
     stand_in: tuple[nn.Module, Any] = (model, call)
-    bound = 0.0 if options.model not in zoo.names() else None
-    if bound is None:
-        progress("building a narrow copy")
-        narrow, inputs = narrow_copy(options)
+    if named := options.model in zoo.names():
+        narrow, inputs = narrow_copy(options, progress)
         stand_in = narrow, _labelled(narrow, inputs) if isinstance(inputs, dict) else inputs
     with one_thread():
-        return plan_of(task_of(model, call, stand_in=stand_in, progress=progress), room, bound)
+        return plan_of(task_of(model, call, stand_in=stand_in, progress=progress), room, None if named else 0.0)
 
 
 def _planned(plan: Plan, call: Call, before: Before, gpu: int, rows: Sequence[Row]) -> Row:

@@ -28,10 +28,7 @@ def plan_for_budget(
 ) -> tuple[Plan, Front | None]:
     """The plan for `options.budget`, and its front if --plot asks for it; raises KernelError as `make_plan` does."""
     torch.manual_seed(SEED)
-    stand_in = None
-    if options.model in zoo.names():
-        progress("building a narrow copy")
-        stand_in = narrow_copy(options)
+    stand_in = narrow_copy(options, progress) if options.model in zoo.names() else None
     given = model, call_of(kwargs or args)
     task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled, optimizer=options.optimizer)
     with nullcontext() if stand_in is None else one_thread():
@@ -40,12 +37,13 @@ def plan_for_budget(
         return plan, None if options.plot is None else front_of(task, plan, by)
 
 
-def narrow_copy(options: argparse.Namespace) -> tuple[nn.Module, Any]:
+def narrow_copy(options: argparse.Namespace, progress: Callable[[str], object]) -> tuple[nn.Module, Any]:
     """A copy to measure errors on, and its inputs.
 
     It has 32 bits or more, whatever the model's dtype: in 16 bits any change rounds the whole gradient differently, so
     that the error of a single group of tensors would seem as large as that of all.
     """
+    progress("building a narrow copy")
     dtype = torch.float64 if options.dtype == "float64" else torch.float32
     model, args, kwargs = zoo.narrow(options.model, dtype=dtype, attention=options.attention, act=options.act)
     return model, kwargs or args

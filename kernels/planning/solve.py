@@ -80,15 +80,13 @@ def _least(
     whole = np.kron(np.eye(len(step.sites)), [0.0] * len(WIDTHS) + [1.0])
     # Whole for all sites that save the same tensor, or for none: there is one tensor.
     as_first = [whole[number] - whole[first] for first, *others in step.alike for number in others]
+    equal = np.repeat([1.0, 0.0], [len(step.sites), len(as_first)])
+    least, most = np.append(equal, np.full(len(rows), -np.inf)), np.append(equal, bounds)
     optimum = milp(
         cost / (cost.max(initial=0.0) or 1.0),
         integrality=np.ones_like(cost),
         bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(csr_array(one_width_each), 1, 1),
-            *([LinearConstraint(csr_array(np.array(as_first)), 0, 0)] if as_first else []),
-            *([LinearConstraint(csr_array(rows), -np.inf, bounds)] if len(rows) else []),
-        ],
+        constraints=LinearConstraint(csr_array(np.vstack([one_width_each, *as_first, rows])), least, most),
         options={"mip_rel_gap": GAP, "time_limit": SECONDS},
     )
     if optimum.x is None:

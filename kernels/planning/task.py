@@ -94,11 +94,7 @@ class Task(ABC):
     def stock(self) -> Bytes:
         """Bytes of a step of the unchanged model."""
         self.progress("a step as it is")
-        return self.bytes(())
-
-    def bytes(self, blocks: Blocks) -> Bytes:
-        """Bytes of a step without codes."""
-        return self.without_codes(blocks)[0]
+        return self.without_codes(())[0]
 
     def work(self, operations: int | None) -> float | None:
         """Operations of a step, × those of the unchanged model; None if not known."""
@@ -107,13 +103,14 @@ class Task(ABC):
 
     def without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
         """Bytes of a step without codes, and floating-point operations of its products."""
-        if tuple(blocks) not in self._whole:
+        key = tuple(blocks)
+        if key not in self._whole:
             living = Living()
             with recomputing(self.model, blocks):
                 run_step(living, self.model, *self.call, **self._step_options)
                 kept = trial(self.model, *self.call, training=self.training).total
-            self._whole[tuple(blocks)] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
-        return self._whole[tuple(blocks)]
+            self._whole[key] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
+        return self._whole[key]
 
     @property
     def _step_options(self) -> dict[str, Any]:

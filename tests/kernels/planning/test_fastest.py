@@ -54,8 +54,8 @@ class Alike(Task):
     def blocks(self) -> Blocks:
         return [f"{number}" for number in range(self.count)]
 
-    def bytes(self, blocks: Blocks) -> Bytes:
-        return Bytes(self.count * self.as_stock, self.count * self.as_stock)
+    def without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
+        return Bytes(self.count * self.as_stock, self.count * self.as_stock), 0
 
     def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         captured = [name for name in self.blocks if name not in (*ways.recomputed, *ways.unchanged)]
