@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from math import inf
-from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
@@ -27,12 +29,7 @@ GAIN = 0.005  # of the time of a step, for which another one is observed
 TRIES = 4  # solutions that are checked on other samples
 MARGIN = 0.9  # of the bound that a solution is sought within after one that exceeded it
 
-
-class Amounts(NamedTuple):
-    """Bytes that are saved for backward, and at the peak of a step; 0 where that is not known."""
-
-    kept: float
-    peak: float
+Amounts = NDArray[np.float64]  # bytes that are saved for backward, and at the peak of a step; 0: not known
 
 
 def fastest(
@@ -78,7 +75,8 @@ class _Search:
         self.alone = {bits: (_amounts(self.captured, bits), _amounts(self.again, bits)) for bits in BITS_OR_WHOLE}
         self.tried: set[tuple[int, int]] = set()
         self.found: dict[tuple[int, int], Candidate] = {}
-        self.off = Amounts(0.0, 0.0)  # what was observed last, above what had been estimated
+        self.stock = np.array([task.stock.kept, task.stock.peak or 0.0])
+        self.off = np.zeros(2)  # what was observed last, above what had been estimated
 
     def ways(self, again: int, stock: int) -> BlockWays:
         """What is done with blocks, by numbers; exact if there may be no codes."""
@@ -88,8 +86,7 @@ class _Search:
         """Observe a step, and solve for its bits."""
         ways = self.ways(again, stock)
         step = self.task.step(ways, self.low_peak)
-        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(self._parts(again, stock), WIDTHS[0])
-        self.off = Amounts(seen.kept - estimated.kept, seen.peak - estimated.peak)
+        self.off = _amounts(step, WIDTHS[0]) - self._estimated(self._parts(again, stock), WIDTHS[0])
         self.tried.add((again, stock))
         errors = completed(self.errors, step) if self.errors else {}
         candidate = self._solved(Candidate(ways, step, errors, measured=self.prices.measured), self.bound)
@@ -148,8 +145,8 @@ class _Search:
 
     def _estimated(self, parts: Parts, bits: int | None) -> Amounts:
         """Bytes with codes of so many bits everywhere; None: without codes."""
-        means = zip(*self.alone[bits], (self.task.stock.kept, self.task.stock.peak or 0), strict=True)
-        return Amounts(*(parts.captured * one + parts.again * two + parts.stock * three for one, two, three in means))
+        captured, again = self.alone[bits]
+        return parts.captured * captured + parts.again * again + parts.stock * self.stock
 
     def checked(self, candidate: Candidate) -> Candidate | None:
         """The candidate with bits whose error is within the bound on other samples; None if none was found."""
@@ -172,7 +169,7 @@ class _Search:
 
 
 def _amounts(step: Step, bits: int | None) -> Amounts:
-    return Amounts(step.kept_with(bits), step.peak_with(bits) or 0)
+    return np.array([step.kept_with(bits), step.peak_with(bits) or 0.0])
 
 
 def _elements(step: Step, bits: Bits | None = None) -> int:
