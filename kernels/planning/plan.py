@@ -169,15 +169,13 @@ class Plan:
             For a file that cannot be read, or is no plan.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_bytes()
         except OSError as error:
             raise KernelError(f"plan must be a file that can be read, got {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {line(error)}") from error
         return Plan.from_json(text, str(path))
 
     @staticmethod
-    def from_json(text: str, source: str = "text") -> "Plan":
+    def from_json(text: str | bytes, source: str = "text") -> "Plan":
         """A plan from what `to_json` gave; raises KernelError, which names the source, for any other text."""
         try:
             return _plan(json.loads(text))

@@ -21,10 +21,9 @@ from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays, recomputing, repeated_blocks
 from actfit.kernels.planning.noise import Exact
 from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, completed, sensitivities
-from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.step import Step, least_peak
 from actfit.kernels.planning.training import Held, Optimizer, held_by
 from actfit.kernels.planning.values import Bytes
-from actfit.kernels.planning.whole import least_peak
 
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
 SAMPLES = 2  # on which errors are measured
