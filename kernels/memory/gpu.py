@@ -59,7 +59,7 @@ def measure(
     if blocks:
         add(CHECKPOINT, partial(recomputing, model, blocks), prices.time(Parts(0, 1, 0), 0), "exact")
     room = gpu - before.held
-    if (rows[0].peak or 0) > gpu and room > before.passing:
+    if rows[0].peak > gpu and room > before.passing:
         try:
             plan = _plan(options, model, call, room, progress)
         except KernelError as error:
@@ -160,7 +160,7 @@ def _plan(
 
 def _planned(plan: Plan, call: Call, before: Before, gpu: int, rows: Sequence[Row]) -> Row:
     """The row of a plan. It mixes what the exact rows do, so its largest batch is at least theirs."""
-    peak, error = before.held + max(plan.planned.peak or 0, before.passing), plan.errors.measured
+    peak, error = before.held + max(plan.planned.peak, before.passing), plan.errors.measured
     largest = max((row.largest or 0 for row in rows if row.gradient == "exact"), default=0)
     if peak <= gpu:
         largest = max(largest, length(call) or 0)

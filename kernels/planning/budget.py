@@ -46,11 +46,9 @@ class Limits:
     held: int = field(default=0, compare=False)
     argument: str = field(default="budget", compare=False)
 
-    def include(self, kept: int, peak: int | None) -> bool:
+    def include(self, kept: int, peak: int) -> bool:
         """Whether these bytes are within the limits."""
-        return (self.peak is None or (peak is not None and peak <= self.peak)) and (
-            self.kept is None or kept <= self.kept
-        )
+        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
 
     def hold(self, step: "Step", bits: "Widths") -> bool:
         """Whether a step stays within the limits."""

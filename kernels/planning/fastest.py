@@ -29,7 +29,7 @@ GAIN = 0.005  # of the time of a step, for which another one is observed
 TRIES = 4  # solutions that are checked on other samples
 MARGIN = 0.9  # of the bound that a solution is sought within after one that exceeded it
 
-Amounts = NDArray[np.float64]  # bytes that are saved for backward, and at the peak of a step; 0: not known
+Amounts = NDArray[np.float64]  # bytes that are saved for backward, and at the peak of a step
 
 
 def fastest(
@@ -75,7 +75,7 @@ class _Search:
         self.alone = {bits: (_amounts(self.captured, bits), _amounts(self.again, bits)) for bits in BITS_OR_WHOLE}
         self.tried: set[tuple[int, int]] = set()
         self.found: dict[tuple[int, int], Candidate] = {}
-        self.stock = np.array([task.stock.kept, task.stock.peak or 0.0])
+        self.stock = np.array([task.stock.kept, task.stock.peak], dtype=float)
         self.off = np.zeros(2)  # what was observed last, above what had been estimated
 
     def ways(self, again: int, stock: int) -> BlockWays:
@@ -169,7 +169,7 @@ class _Search:
 
 
 def _amounts(step: Step, bits: int | None) -> Amounts:
-    return np.array([step.kept_with(bits), step.peak_with(bits) or 0.0])
+    return np.array([step.kept_with(bits), step.peak_with(bits)], dtype=float)
 
 
 def _elements(step: Step, bits: Bits | None = None) -> int:

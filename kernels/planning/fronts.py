@@ -81,7 +81,7 @@ class Front:
     def __str__(self) -> str:
         lines = [f"| {self.model} | kept | peak | error of the gradient | products |", "|---|---:|---:|---:|---:|"]
         lines += [
-            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {point.bytes.peak_text} | {point.error:.2%}"
+            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {size(point.bytes.peak)} | {point.error:.2%}"
             f" | {'–' if point.work is None else f'{point.work:.2f} ×'} |"
             for point in (*self.named, *self.points)
         ]
@@ -139,7 +139,7 @@ class Front:
         return figure
 
     def _bytes(self, point: Point) -> int:
-        return point.bytes.kept if self.by == "kept" else point.bytes.peak or 0  # known if it is limited
+        return point.bytes.kept if self.by == "kept" else point.bytes.peak
 
 
 def front(
@@ -212,7 +212,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
 def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> Iterator[Point]:
     """The solutions for limits in a geometric sequence, from the narrowest codes to whole tensors."""
     bytes_with = step.kept_with if by == "kept" else step.peak_with
-    smallest, largest = bytes_with(WIDTHS[0]) or 0, bytes_with(None) or 0  # known if limited
+    smallest, largest = bytes_with(WIDTHS[0]), bytes_with(None)
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
         most = int(np.ceil(limit)) if number else smallest

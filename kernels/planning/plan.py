@@ -54,7 +54,7 @@ class Plan:
         Whether it is for blocks that Inductor compiles.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
-        computed again add to them. None: not known, or there are none.
+        computed again add to them. None: there are none.
     goal
         What is least: the "error", or the elements in codes for "time".
     reason
@@ -110,8 +110,7 @@ class Plan:
     @property
     def summary(self) -> list[str]:
         """Lines that say what it does to a step."""
-        before, planned = self.stock.peak_text, self.planned.peak_text
-        peak = "" if self.planned.peak is None else f"; peak of {self._step} {before} before, {planned} planned"
+        peak = f"peak of {self._step} {size(self.stock.peak)} before, {size(self.planned.peak)} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
@@ -120,7 +119,7 @@ class Plan:
         error = f"{self.errors.measured:.2%} measured{noise}, {self.errors.predicted:.2%} predicted{uniform}"
         return [
             f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
-            f" {size(self.planned.kept)} planned{peak}",
+            f" {size(self.planned.kept)} planned; {peak}",
             f"error of the gradient: {error if self.uniform else '0, as nothing is quantized'}",
             *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
             *([f"as they are: {_blocks(self.unchanged)}"] if self.unchanged else []),
@@ -219,7 +218,7 @@ def _text(plan: Plan) -> str:
             return f"{plan.model} is left as it is: {plan.reason}"
         return (
             f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
-            f" backward, and the peak of {plan._step} is {plan.stock.peak_text}"
+            f" backward, and the peak of {plan._step} is {size(plan.stock.peak)}"
         )
     table = ["", *rows_of(plan.sites)] if plan.sites else []
     return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])

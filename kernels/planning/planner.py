@@ -127,7 +127,7 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
     if refused is not None and (bound == 0 or len(tries) == 1):
         raise refused
     step = smallest(task, limit)
-    peak, now = step.peak_with(WIDTHS[0]) or 0, task.stock.peak or 1
+    peak, now = step.peak_with(WIDTHS[0]), max(task.stock.peak, 1)
     return (
         f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
         " whole; larger budgets may gain, and deeper models do"

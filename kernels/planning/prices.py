@@ -109,7 +109,7 @@ def _fitting(task: Task) -> float:
         return 1.0
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(ROOM * free / max((task.stock.peak or 1) - task.held.before, 1))
+    return float(ROOM * free / max(task.stock.peak - task.held.before, 1))
 
 
 def _seconds(

@@ -79,7 +79,7 @@ def smallest(task: Task, limit: Limits, low_peak: bool = False) -> Step:
             return step
         steps.append(step)
     limited = Step.kept_with if limit.peak is None else Step.peak_with
-    raise InfeasibleError(infeasible(min(steps, key=lambda step: limited(step, WIDTHS[0]) or 0), limit))
+    raise InfeasibleError(infeasible(min(steps, key=lambda step: limited(step, WIDTHS[0])), limit))
 
 
 def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Candidate:

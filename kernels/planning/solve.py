@@ -123,7 +123,7 @@ def infeasible(step: Step, limits: Limits, bits: int | None = WIDTHS[0]) -> str:
     kept, peak = step.kept_with(bits), step.peak_with(bits)
     least, got, rest = f"{size(kept, up=True)} kept for backward", limits.kept, "what must stay exact the rest"
     if got is None or kept <= got:
-        least, got = f"{size(peak or 0, up=True)} at the peak of a step", limits.peak
+        least, got = f"{size(peak, up=True)} at the peak of a step", limits.peak
         rest = "tensors that operations work on the rest; take fewer samples at once"
     elif limits.stock is not None:
         share = math.ceil(1000 * (kept + 1) / limits.stock) / 1000

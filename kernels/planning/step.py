@@ -63,13 +63,13 @@ class Step:
         Bits of each code.
     peaks
         The most bytes alive in each segment of the step, besides those from before; a segment ends when a site is saved
-        or freed. Empty if not known.
+        or freed.
     backward
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
         Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
     operations
-        Floating-point operations of products; None if not known.
+        Floating-point operations of products.
     whole
         Names and bytes of tensors that were saved whole, though they could have codes.
     """
@@ -79,7 +79,7 @@ class Step:
     peaks: Sequence[int]
     backward: int
     kept: int
-    operations: int | None = None
+    operations: int = 0
     whole: Mapping[str, int] = field(default_factory=dict)
 
     def everywhere(self, bits: int | None) -> dict[str, int | None]:
@@ -91,14 +91,14 @@ class Step:
         changes = self._changes(bits)
         return self.kept + sum(more for born, dead, more in changes if born < self.backward <= dead)
 
-    def peak_with(self, bits: Widths) -> int | None:
-        """The most bytes alive with other bits at some sites; None if not known."""
-        return max(self.peaks_with(bits), default=None)
+    def peak_with(self, bits: Widths) -> int:
+        """The most bytes alive with other bits at some sites."""
+        return max(self.peaks_with(bits))
 
     def peaks_with(self, bits: Widths) -> list[int]:
-        """The most bytes alive in each segment with other bits at some sites; empty if not known."""
+        """The most bytes alive in each segment with other bits at some sites."""
         more = [0] * (len(self.peaks) + 1)
-        for born, dead, change in self._changes(bits) if self.peaks else ():
+        for born, dead, change in self._changes(bits):
             more[born] += change
             more[dead] -= change
         return [peak + now for peak, now in zip(self.peaks, accumulate(more), strict=False)]
@@ -146,26 +146,22 @@ def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str]) -> Step:
         if not (more := _at_peak(step)):
             break
         tried = observed({*step.whole, *more})
-        if _peak(tried) >= _peak(step):
+        if tried.peak_with(WIDTHS[0]) >= step.peak_with(WIDTHS[0]):
             break
         step = tried
     return step
 
 
-def _peak(step: Step) -> int:
-    return step.peak_with(WIDTHS[0]) or 0
-
-
 def _at_peak(step: Step) -> set[str]:
     """Sites that are whole beside their codes at the peak: just encoded, or decoded. None if they are small."""
     peaks = step.peaks_with(WIDTHS[0])
-    peak = peaks.index(max(peaks)) if peaks else -1
+    peak = peaks.index(max(peaks))
     sites = {
         site.name: site.whole
         for site in step.sites
         if site.born - 1 == peak or any(first <= peak <= last for first, last in site.decoded)
     }
-    return set(sites) if PART * sum(sites.values()) >= max(peaks, default=0) else set()
+    return set(sites) if PART * sum(sites.values()) >= max(peaks) else set()
 
 
 class History(Living):

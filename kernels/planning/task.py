@@ -95,8 +95,8 @@ class Task(ABC):
         self.progress("a step as it is")
         return self.without_codes(())[0]
 
-    def work(self, operations: int | None) -> float | None:
-        """Operations of a step, × those of the unchanged model; None if not known."""
+    def work(self, operations: int) -> float | None:
+        """Operations of a step, × those of the unchanged model; None if there are none."""
         _, stock = self.without_codes(())
         return operations / stock if operations and stock else None
 

@@ -41,15 +41,10 @@ class PlannedSite:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes of one step: saved for backward, and alive at the peak besides those from before; None: not known."""
+    """Bytes of one step: saved for backward, and alive at the peak besides those from before."""
 
     kept: int
-    peak: int | None
-
-    @property
-    def peak_text(self) -> str:
-        """The peak for a table."""
-        return "–" if self.peak is None else size(self.peak)
+    peak: int
 
 
 @dataclass(frozen=True)
