@@ -79,8 +79,8 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
     unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in found)
     if unseen:
         saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    besides = (sum(found[key].bytes for key in keys & found.keys()) for keys in (given, parameters))
-    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), *besides)
+    besides = [sum(found[key].bytes for key in keys & found.keys()) for keys in (given, parameters)]
+    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides[0], besides[1])
 
 
 def nodes(output: Any) -> Iterator[Node]:

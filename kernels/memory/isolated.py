@@ -54,7 +54,8 @@ def on_copies(model: nn.Module) -> Iterator[None]:
     """
     copies: dict[int, Tensor] = {}
     states = []
-    for attributes in map(vars, _plain(model)):
+    for module in _plain(model):
+        attributes = vars(module)
         states.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
     try:
         with _random_numbers(), forked_random():
