@@ -182,7 +182,15 @@ class Plan:
             raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {line(error)}") from error
 
     def __str__(self) -> str:
-        return _text(self)
+        if self.needed:
+            table = ["", *rows_of(self.sites)] if self.sites else []
+            return "\n".join([*self.summary, *table, *([_gap(self)] if self.gap else [])])
+        if self.reason:
+            return f"{self.model} is left as it is: {self.reason}"
+        return (
+            f"{self.model} needs no plan for a budget of {self.budget}: it keeps {size(self.stock.kept)} for backward,"
+            f" and the peak of {self._step} is {size(self.stock.peak)}"
+        )
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
@@ -209,19 +217,6 @@ def _plan(document: Mapping[str, Any]) -> Plan:
         if word not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(word)}")
     return plan
-
-
-def _text(plan: Plan) -> str:
-    """What `str(plan)` is."""
-    if not plan.needed:
-        if plan.reason:
-            return f"{plan.model} is left as it is: {plan.reason}"
-        return (
-            f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
-            f" backward, and the peak of {plan._step} is {size(plan.stock.peak)}"
-        )
-    table = ["", *rows_of(plan.sites)] if plan.sites else []
-    return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])
 
 
 def _gap(plan: Plan) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from actfit.coefficients.progress import silent
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.saved import like
 from actfit.kernels.memory.step import Loss, differentiated
@@ -101,7 +102,7 @@ class Gradients(ABC):
         loss: Loss | None,
         trials: Trials,
         targets: Any = None,
-        progress: Callable[[str], object] | None = None,
+        progress: Callable[[str], object] = silent,
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -151,8 +152,7 @@ class Gradients(ABC):
 
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
-        if self._progress is not None:
-            self._progress(f"backward pass {self.passes} of samples")
+        self._progress(f"backward pass {self.passes} of samples")
         self._trials.bits = bits
         try:
             return list(
