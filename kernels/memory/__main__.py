@@ -27,12 +27,11 @@ from actfit.kernels import private
 from actfit.kernels.graph.handle import Handle, compress
 from actfit.kernels.graph.ways.policies import method_of
 from actfit.kernels.memory import gpu, zoo
-from actfit.kernels.memory.making import line
+from actfit.kernels.memory.making import Built, line
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.planned import plan_for_budget
 from actfit.kernels.memory.saved import Saved, picture, size
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.memory.user_model import Built
 from actfit.kernels.planning.fronts import Front
 from actfit.kernels.planning.plan import Plan
 

@@ -1,30 +1,38 @@
-"""The peak of bytes alive in a step of training, by tracking when storages are made and freed."""
+"""The peak of bytes alive in a step of training, by tracking when storages are made and freed; and its operations.
+
+These are floating-point operations of products of matrices, convolutions and attention, to which most of a step's time
+goes: those that `torch.utils.flop_counter` knows, and fused attention.
+"""
 
 import gc
+import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import flop_registry
 
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
-from actfit.kernels.memory.operations import operations
 from actfit.kernels.memory.storages import operand_storages, storages, tensors
 from actfit.kernels.modes import DispatchMode
 
 Loss = Callable[..., Tensor]
+_ATTENTION = "_scaled_dot_product_"  # how the names of fused attention begin
+# Products of queries, keys and values: two forward; backward computes the scores again, and four gradients.
+_FORWARD, _BACKWARD = 2, 5
 
 
 class Living(DispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
-    Counts the `operations` of products as well, see `actfit.kernels.memory.operations`.
+    Counts the `operations` of products as well.
     Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
     """
 
@@ -53,7 +61,7 @@ class Living(DispatchMode):
             if storage._cdata not in self._known:
                 self._know(storage, 0)
         result = func(*args, **(kwargs or {}))
-        self.operations += operations(func, args, kwargs or {}, result)
+        self.operations += _operations(func, args, kwargs or {}, result)
         for storage in operand_storages(result):
             self.add(storage)
         return result
@@ -67,6 +75,26 @@ class Living(DispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self._known.pop(key, None)
         self.now -= size
+
+
+def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """Multiplications and additions of one operation of PyTorch; 0 for all but those products.
+
+    Masks are not seen: causal attention counts in full, as in `torch.utils.flop_counter`.
+    """
+    packet = getattr(func, "_overloadpacket", func)
+    name = getattr(packet, "__name__", "")
+    if name.startswith(_ATTENTION):
+        backward = "backward" in name
+        query, key, value = args[backward : backward + 3]
+        # Of one product, of scores and values or the like; grouped keys serve several heads.
+        scores: int = math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+        return scores * (_BACKWARD if backward else _FORWARD)
+    count = flop_registry.get(packet)
+    try:
+        return 0 if count is None else int(count(*args, **kwargs, out_val=result))
+    except (TypeError, AssertionError):  # an overload that the formula is not for; to count must not end a step
+        return 0
 
 
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.making import building, imported
+from actfit.kernels.memory.making import Built, building, imported, user_model
 from actfit.kernels.memory.plain import ACTIVATIONS
 from actfit.kernels.memory.recipes import RECIPES, Recipe
-from actfit.kernels.memory.user_model import Built, user_model
 from actfit.kernels.methods.registry import near
 from actfit.kernels.names import ATTENTION
 from actfit.kernels.names import DTYPES as DTYPE_NAMES

@@ -21,8 +21,7 @@ from pathlib import Path
 import torch
 
 from actfit.coefficients import progress
-from actfit.kernels.memory.making import line
-from actfit.kernels.memory.user_model import user_model
+from actfit.kernels.memory.making import line, user_model
 from actfit.kernels.record.histograms import Histogram, recorded
 
 SEED = 0  # of the model's weights, its inputs and its dropout, where the function does not set its own
