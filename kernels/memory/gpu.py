@@ -33,16 +33,11 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
 }
 
 
-def measure(
-    options: argparse.Namespace,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    progress: Callable[[str], object],
-) -> Card:
+def measure(options: argparse.Namespace, model: nn.Module, call: Call, progress: Callable[[str], object]) -> Card:
     """What fits `options.gpu`, of a model on fake tensors; raises KernelError if it does not run on them."""
-    named, gpu = options.model in zoo.names(), int(check(options.gpu))
-    call, before = Call(args, _labelled(model, kwargs) if named else kwargs), before_step(model, options.optimizer)
+    gpu, before = int(check(options.gpu)), before_step(model, options.optimizer)
+    if options.model in zoo.names():
+        call = call._replace(kwargs=_labelled(model, call.kwargs))
     blocks = repeated_blocks(model)
     prices, rows, notes = usual(blocks), list[Row](), [PEAK, TIME]
 

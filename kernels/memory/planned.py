@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from actfit.kernels.memory import zoo
-from actfit.kernels.planning.batches import call_of
+from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.budget import check
 from actfit.kernels.planning.fronts import By, Front, front_of
 from actfit.kernels.planning.make import task_of
@@ -20,17 +20,13 @@ SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
 
 
 def plan_for_budget(
-    options: argparse.Namespace,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    progress: Callable[[str], object],
+    options: argparse.Namespace, model: nn.Module, call: Call, progress: Callable[[str], object]
 ) -> tuple[Plan, Front | None]:
     """The plan for `options.budget`, and its front if --plot asks for it; raises KernelError as `make_plan` does."""
     torch.manual_seed(SEED)
     stand_in = narrow_copy(options, progress) if options.model in zoo.names() else None
-    given = model, call_of(kwargs or args)
-    task = task_of(*given, stand_in=stand_in, progress=progress, compiles=options.compiled, optimizer=options.optimizer)
+    named: Any = {"progress": progress, "compiles": options.compiled, "optimizer": options.optimizer}
+    task = task_of(model, call, stand_in=stand_in, **named)
     with nullcontext() if stand_in is None else one_thread():
         plan = plan_of(task, options.budget, goal=options.goal or "time")
         by: By = "peak" if isinstance(check(options.budget), int) else "kept"

@@ -13,10 +13,10 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
-from actfit.kernels.planning.bounds import Bound, check_bound
 from actfit.kernels.planning.budget import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
+from actfit.kernels.planning.safety import Bound, check_bound
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training
 from actfit.kernels.planning.training import Optimizer
 

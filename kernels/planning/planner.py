@@ -11,12 +11,11 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import repeated_modules
-from actfit.kernels.planning.bounds import Bound, squared_bound
 from actfit.kernels.planning.budget import Goal, Limits, check, limits
 from actfit.kernels.planning.fastest import fastest
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.prices import measure
-from actfit.kernels.planning.safety import Checked, checked
+from actfit.kernels.planning.safety import Bound, Checked, checked, squared_bound
 from actfit.kernels.planning.search import Candidate, search, smallest
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, widest

@@ -21,10 +21,10 @@ from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning import planner
 from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.blocks import Blocks, BlockWays, repeated_blocks
-from actfit.kernels.planning.bounds import squared_bound
 from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.fastest import GAIN, fastest
 from actfit.kernels.planning.prices import Parts, Prices, measure
+from actfit.kernels.planning.safety import squared_bound
 from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
 from actfit.kernels.planning.step import SavedSite, Step
