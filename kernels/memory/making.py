@@ -84,8 +84,9 @@ def user_model(name: str, dtype: torch.dtype | None) -> Built:
         if mode is None:
             return call()
         with suppress(AssertionError, RuntimeError):  # torch's own: for a user's bug no real tensors must be made
-            built = call()
-            if all(private.is_fake(tensor) for tensor in _tensors(built)):
+            model, args, kwargs = built = call()
+            leaves = [*model.parameters(), *model.buffers(), *private.tree_leaves((args, kwargs))]
+            if all(private.is_fake(leaf) for leaf in leaves if isinstance(leaf, Tensor)):
                 return built
         # The function reads values, or uses real tensors: build for real, then make fake copies.
         with private.unset_fake_temporarily():
@@ -96,12 +97,6 @@ def user_model(name: str, dtype: torch.dtype | None) -> Built:
         raise
     except Exception as error:
         raise KernelError(f"{name} raised {line(error)}") from error
-
-
-def _tensors(built: Built) -> list[Tensor]:
-    model, args, kwargs = built
-    leaves = [*model.parameters(), *model.buffers(), *private.tree_leaves((args, kwargs))]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _checked(name: str, result: Any) -> Built:

@@ -28,7 +28,6 @@ from actfit.kernels.names import DTYPES as DTYPE_NAMES
 SEQUENCES = ("tokens", "tokens and images", "vectors")
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 NARROW_LENGTH = 64  # tokens of a narrow model
-RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
 
 
 def names() -> tuple[str, ...]:
@@ -118,8 +117,6 @@ def _configured(
         _check(name, recipe, given, recipe.values, ACTIVATIONS)
         return make, SimpleNamespace(**{**recipe.values, **given}, attention=attention)
     kind = _transformers("transformers", make)
-    if given.get(recipe.act) in RENAMED:
-        given = {**given, recipe.act: RENAMED[given[recipe.act]]}
     usual = kind.config_class()
     inner = {part: [key for key in given if hasattr(getattr(usual, part), key)] for part in recipe.parts}
     takes = [key for key in given if hasattr(usual, key)] + [key for keys in inner.values() for key in keys]
