@@ -90,6 +90,12 @@ class Gradients(ABC):
     ----------
     share
         Of a larger batch that samples are taken of, that this is; 1: there are no other samples.
+    sites
+        Names of the sites where tensors were saved.
+    decoded
+        Errors of the tensors that backward passes got decoded.
+    of_loss
+        Whether it is the gradient of a loss.
     """
 
     share: float = 1.0
@@ -105,6 +111,8 @@ class Gradients(ABC):
         progress: Callable[[str], object] = silent,
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
+        self.sites: Set[str] = trials.sites.keys()
+        self.decoded = trials.decoded
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:
             raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
@@ -112,25 +120,11 @@ class Gradients(ABC):
             self._losses = differentiated(self._output(model, args, kwargs), loss, targets)
         # For a scalar, as a loss is, its own gradient; for other tensors that of a random linear function.
         self._outer = [torch.randn_like(x) / x.numel() ** 0.5 if x.dim() else torch.ones_like(x) for x in self._losses]
+        self.of_loss = all(x.numel() == 1 for x in self._losses)
         self._exact = self._gradient({})
         self._norm = _norm(self._exact)
         if not isfinite(self._norm):
             raise KernelError("the gradient must be finite for errors to be measured, got one with NaN or infinities")
-
-    @property
-    def sites(self) -> Set[str]:
-        """Names of the sites where tensors were saved."""
-        return self._trials.sites.keys()
-
-    @property
-    def of_loss(self) -> bool:
-        """Whether it is the gradient of a loss."""
-        return all(x.numel() == 1 for x in self._losses)
-
-    @property
-    def decoded(self) -> Decoded:
-        """Errors of the tensors that backward passes got decoded."""
-        return self._trials.decoded
 
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""
