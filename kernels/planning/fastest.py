@@ -42,16 +42,15 @@ def fastest(
     if bound:
         smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
     search = _Search(task, limit, bound, prices, low_peak)
-    for number in range(OBSERVED):
-        mixture = search.promising() if number else (0, 0)
-        if mixture is None:
+    search.observe(0, 0)
+    for _ in range(OBSERVED - 1):
+        if (mixture := search.promising()) is None:
             break
         search.observe(*mixture)
     if not search.found:  # those of the fewest bytes
         search.observe(len(search.blocks), 0)
     for candidate in sorted(search.found.values(), key=lambda candidate: candidate.time):
-        checked = search.checked(candidate)
-        if checked is not None:
+        if (checked := search.checked(candidate)) is not None:
             return checked
     raise InfeasibleError(infeasible(search.again, limit, WIDTHS[0] if bound else None))
 

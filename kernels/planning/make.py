@@ -15,7 +15,7 @@ from actfit.kernels.memory.step import Loss
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.budget import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
-from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
+from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.safety import Bound, check_bound
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training
 from actfit.kernels.planning.training import Optimizer
@@ -110,14 +110,14 @@ def make_plan(
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
         task = task_of(*given, doing, compiled, optimizer, accumulates)
-        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
+        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level)
 
 
 def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level: int, **named: Any) -> Plan:
     """As `make_plan`, of the argument `fit` of `compress`, as messages call it; `named`: as of `Task`."""
     with reported(None) as doing:
         task = task_of(model, call_of(inputs), progress=doing, **named)
-        return plan_of(task, fit, stack_level=stack_level + STACK_LEVEL - 1, argument="fit")
+        return plan_of(task, fit, stack_level=stack_level, argument="fit")
 
 
 def reported(progress: Callable[[str], object] | None) -> AbstractContextManager[Callable[[str], object]]:

@@ -24,8 +24,6 @@ from actfit.kernels.planning.task import Task
 from actfit.kernels.planning.training import check_optimizer
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 
-STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
-
 
 class _Measured(NamedTuple):
     """A candidate with its errors on other samples."""
@@ -43,13 +41,14 @@ def plan_of(
     max_gradient_error: Bound | None = None,
     goal: Goal = "time",
     strict: bool = False,
-    stack_level: int = STACK_LEVEL,
+    stack_level: int = 1,
     argument: str = "budget",
 ) -> Plan:
     """As `make_plan`, for a task.
 
-    stack_level: of the caller that a warning points to, seen from here; argument: what the user calls the budget.
+    stack_level: as of `make_plan`, which calls this; argument: what the user calls the budget.
     """
+    stack_level += 2  # seen from here
     check_optimizer(task.optimizer, check(budget, argument), argument)
     for message in _doubts(task):
         warnings.warn(message, stacklevel=stack_level)
