@@ -28,9 +28,6 @@ from actfit.kernels.planning.prices import Parts, usual
 from actfit.kernels.planning.training import KINDS, of_step
 
 TRIES = 5  # batches that are measured beside the given one and twice as many; the models tried needed one
-OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
-    name: kind if name.endswith("fused") else partial(kind, foreach=True) for name, kind in KINDS.items()
-}
 
 
 def measure(options: argparse.Namespace, model: nn.Module, call: Call, progress: Callable[[str], object]) -> Card:
@@ -91,9 +88,9 @@ def before_step(model: nn.Module, optimizer: str) -> Before:
     weights = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = sum(weight.nbytes for weight in trained)
-    if optimizer not in OPTIMIZERS or not trained:
+    if optimizer not in KINDS or not trained:
         return Before(weights, gradients, 0, 0)
-    return Before(weights, gradients, *of_step(OPTIMIZERS[optimizer](trained, lr=1e-3)))
+    return Before(weights, gradients, *of_step(KINDS[optimizer](trained, lr=1e-3), on_gpu=True))
 
 
 def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int, int | None]:
