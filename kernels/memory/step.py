@@ -33,7 +33,7 @@ class Living(DispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
     Counts the `operations` of products as well.
-    Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
+    Storages from before do not count, nor do views of them. Workspaces inside an operation are not seen.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,6 @@ class Living(DispatchMode):
         super().__enter__()
         return self
 
-    def add(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage as long as it is alive."""
-        if storage._cdata not in self._known:
-            self._know(storage, storage.nbytes())
-
     def now_without(self, results: Iterable[Tensor]) -> int:
         """Bytes that are alive, without those of these tensors."""
         sizes: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
@@ -58,16 +53,19 @@ class Living(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):
-            if storage._cdata not in self._known:
-                self._know(storage, 0)
+            self._know(storage, counts=False)
         result = func(*args, **(kwargs or {}))
         self.operations += _operations(func, args, kwargs or {}, result)
         for storage in operand_storages(result):
-            self.add(storage)
+            self._know(storage, counts=True)
         return result
 
-    def _know(self, storage: torch.UntypedStorage, size: int) -> None:
+    def _know(self, storage: torch.UntypedStorage, counts: bool) -> None:
+        """Know a storage as long as it is alive, if it is new; and count it meanwhile."""
+        if storage._cdata in self._known:
+            return
         self._known[storage._cdata] = next(self._numbers)
+        size = storage.nbytes() if counts else 0
         self.now += size
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._forget, storage._cdata, size)
