@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _built(options) as (model, call, doing):
         if options.budget is not None:
             plan, front = plan_for_budget(options, model, call, doing)
-        results = _results(options, model, call, ways(options) if plan is None else [{"plan": plan}])
+        results = _results(options, model, call, ways(options) if plan is None else {"plan": {"plan": plan}})
     if save is not None and plan is not None:
         plan.save(save)
     if plot is not None:
@@ -126,11 +126,11 @@ def _built(options: argparse.Namespace) -> Iterator[tuple[nn.Module, Call, Calla
 
 
 def _results(
-    options: argparse.Namespace, model: nn.Module, call: Call, asked: Sequence[Mapping[str, Any]]
+    options: argparse.Namespace, model: nn.Module, call: Call, asked: Mapping[str, Mapping[str, Any]]
 ) -> list[Result]:
     counted = {"accounting": options.accounting, **call.kwargs}
     results = []
-    for name, way in {"as it is": None, **{_name(**way): way for way in asked}}.items():
+    for name, way in {"as it is": None, **asked}.items():
         handle = None if way is None else compress(model, **way)
         peak = peak_bytes(model, *call.args, **counted) if options.peak else None
         saved = saved_bytes(model, *call.args, fake=True, **counted)
@@ -138,10 +138,6 @@ def _results(
         if handle is not None:
             handle.remove()
     return results
-
-
-def _name(policy: str = "exact", bits: int | None = None, plan: Plan | None = None) -> str:
-    return "plan" if plan else policy if bits is None else f"{bits} bits"
 
 
 def _title(options: argparse.Namespace, model: nn.Module, call: Call) -> dict[str, Any]:

@@ -126,13 +126,13 @@ def _check_gpu(options: argparse.Namespace) -> None:
     _refuse(options, others, "be left out with --gpu, which shows the usual ways; ask for it without --gpu")
 
 
-def ways(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `compress` for each row, each once."""
+def ways(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The arguments of `compress` for each row, by its name."""
     if options.policy is None and options.bits is None:
-        return [{}, {"policy": DEFAULT}, {"bits": DEFAULT_BITS}]
-    least, most = min(EveryTensor.widths), max(EveryTensor.widths)
-    named = [{} if name == "exact" else {"policy": name} for name in dict.fromkeys(options.policy or ())]
-    return named + [{"bits": bits} for bits in dict.fromkeys(whole("bits", b, least, most) for b in options.bits or ())]
+        return {"exact": {}, DEFAULT: {"policy": DEFAULT}, f"{DEFAULT_BITS} bits": {"bits": DEFAULT_BITS}}
+    widths = [whole("bits", text, min(EveryTensor.widths), max(EveryTensor.widths)) for text in options.bits or ()]
+    named = {name: {} if name == "exact" else {"policy": name} for name in options.policy or ()}
+    return named | {f"{bits} bits": {"bits": bits} for bits in widths}
 
 
 def whole(name: str, text: str | None, least: int = 1, most: int = MOST) -> int | None:
