@@ -11,14 +11,18 @@ PATIENCE = 2.0  # seconds before anything is shown: most work takes less
 PERIOD = 0.5
 
 
+def silent(doing: str) -> None:
+    """Report no progress."""
+
+
 @contextmanager
-def shown(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
+def shown(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A context with a function for texts of what is being done; after `PATIENCE` seconds stderr shows the latest.
 
-    None instead if `quiet`, or if stderr is not a terminal.
+    Nothing shows them if `quiet`, or if stderr is not a terminal.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
+        yield silent
         return
     latest, done, begun = [""], threading.Event(), time.monotonic()
 

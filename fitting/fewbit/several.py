@@ -21,8 +21,7 @@ def several(options: argparse.Namespace, widths: Sequence[int], weight: Weight, 
     activation, fits = shared.activation(options), []
     with progress.shown(options.quiet) as doing:
         for bits in widths:
-            if doing is not None:
-                doing(f"{bits} bits")
+            doing(f"{bits} bits")
             fits.append(
                 fit(
                     activation,

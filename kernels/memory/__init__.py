@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from actfit.coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from actfit.kernels.memory.allocator import Allocated
+    from actfit.kernels.memory.compiled import Allocated
     from actfit.kernels.memory.measure import saved_bytes
     from actfit.kernels.memory.recorder import Recorder
     from actfit.kernels.memory.saved import Group, Saved, SavedTensor, Saver
@@ -17,7 +17,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "allocator": ("Allocated",),
+            "compiled": ("Allocated",),
             "measure": ("saved_bytes",),
             "recorder": ("Recorder",),
             "saved": ("Group", "Saved", "SavedTensor", "Saver"),

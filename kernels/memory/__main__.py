@@ -24,15 +24,15 @@ from torch import Tensor, nn
 
 from actfit.coefficients import progress
 from actfit.kernels import private
-from actfit.kernels.graph.handle import Handle, compress
+from actfit.kernels.graph.handle import compress
 from actfit.kernels.graph.ways.policies import method_of
 from actfit.kernels.memory import gpu, zoo
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.measure import saved_bytes
-from actfit.kernels.memory.planned import PlanAndFront, plan_for_budget
+from actfit.kernels.memory.planned import plan_for_budget
 from actfit.kernels.memory.saved import Saved, picture, size
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.memory.user_model import Built
+from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.plan import Plan
 
 PEAK = (
@@ -75,49 +75,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_card(options))
         return command.GOOD
     options.accounting = options.accounting or ("cuda" if options.budget is None else "as-run")
-    model, args, kwargs, results, planned = _measured(options)
-    if save is not None and planned is not None:
-        planned.plan.save(save)
+    options.peak = options.peak or options.budget is not None
+    plan, front = None, None
+    with _built(options) as (model, call, doing):
+        if options.budget is not None:
+            plan, front = plan_for_budget(options, model, call, doing)
+        results = _results(options, model, call, ways(options) if plan is None else {"plan": {"plan": plan}})
+    if save is not None and plan is not None:
+        plan.save(save)
     if plot is not None:
-        drawn = results[0].saved if planned is None or planned.front is None else planned.front
-        drawn.plot(plot)
+        (front or results[0].saved).plot(plot)
     show = _table if options.format == "table" else _json
-    print(show(_title(options, model, args, kwargs), results, rows, planned.plan if planned else None))
+    print(show(_title(options, model, call), results, rows, plan))
     return command.GOOD
 
 
 def _card(options: argparse.Namespace) -> str:
     """What fits a GPU, as it is to be printed."""
     options.optimizer = options.optimizer or WITH_GPU[0]
-    with _reported(options) as doing:
-        model, args, kwargs = _built(options)
-        fits = gpu.measure(options, model, args, kwargs, doing)
-    title = {name: value for name, value in _title(options, model, args, kwargs).items() if name != "accounting"}
+    with _built(options) as (model, call, doing):
+        fits = gpu.measure(options, model, call, doing)
+    title = {name: value for name, value in _title(options, model, call).items() if name != "accounting"}
     if options.format == "json":
         rows = [{**asdict(row), "fits": fits.fits(row)} for row in fits.rows]
         return json.dumps({**title, "gpu": fits.gpu, "before": fits.before._asdict(), "results": rows}, indent=1)
     return f"{_heading(title)}\n{fits}"
 
 
-def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
-    """The model, its arguments, what it saves as it is and in each way, and the plan for a budget, if any."""
-    real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
-    planned: PlanAndFront | None = None
-    with _reported(options) as doing:
-        model, args, kwargs = _built(options, real)
-        if options.budget is not None:
-            planned = plan_for_budget(options, model, args, kwargs, doing)
-            options.peak = True
-        asked = ways(options) if planned is None else [{"plan": planned.plan}]
-        return model, args, kwargs, _results(model, args, kwargs, asked, options), planned
-
-
 @contextmanager
-def _reported(options: argparse.Namespace) -> Iterator[Callable[[str], object]]:
-    """A function that shows what is being done; what a model raises becomes a KernelError."""
+def _built(options: argparse.Namespace) -> Iterator[tuple[nn.Module, Call, Callable[[str], object]]]:
+    """The model, what it is called with, and a function that shows what is being done; what it raises is a KernelError.
+
+    Tensors are fake, but for a budget of a user's own model, on which errors are measured.
+    """
+    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
+    given: Any = {"batch": batch, "seq": seq, "dtype": dtype, "attention": options.attention, "act": options.act}
+    real = options.budget is not None and options.model not in zoo.names()
     try:
         with command.ended_by_interrupt(), progress.shown() as doing:
-            yield doing or (lambda text: None)
+            with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
+                model, args, kwargs = zoo.build(options.model, **given)
+            yield model, Call(args, kwargs), doing
     except KernelError:
         raise
     except Exception as error:
@@ -127,40 +125,23 @@ def _reported(options: argparse.Namespace) -> Iterator[Callable[[str], object]]:
         ) from error
 
 
-def _built(options: argparse.Namespace, real: bool = False) -> Built:
-    """The model and its arguments, on fake tensors unless `real`."""
-    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), zoo.DTYPES.get(options.dtype)
-    with nullcontext() if real else private.FakeTensorMode(allow_non_fake_inputs=True):
-        return zoo.build(options.model, batch=batch, seq=seq, dtype=dtype, attention=options.attention, act=options.act)
-
-
 def _results(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    asked: Sequence[Mapping[str, Any]],
-    options: argparse.Namespace,
+    options: argparse.Namespace, model: nn.Module, call: Call, asked: Mapping[str, Mapping[str, Any]]
 ) -> list[Result]:
-    def result(name: str, handle: Handle | None = None) -> Result:
-        counted = {"accounting": options.accounting, **kwargs}
-        peak = peak_bytes(model, *args, **counted) if options.peak else None
-        saved = saved_bytes(model, *args, fake=True, **counted)
-        return Result(name, saved, peak, handle.refused if handle else {})
-
-    results = [result("as it is")]
-    for way in asked:
-        handle = compress(model, **way)
-        results.append(result(_name(**way), handle))
-        handle.remove()
+    counted = {"accounting": options.accounting, **call.kwargs}
+    results = []
+    for name, way in {"as it is": None, **asked}.items():
+        handle = None if way is None else compress(model, **way)
+        peak = peak_bytes(model, *call.args, **counted) if options.peak else None
+        saved = saved_bytes(model, *call.args, fake=True, **counted)
+        results.append(Result(name, saved, peak, handle.refused if handle else {}))
+        if handle is not None:
+            handle.remove()
     return results
 
 
-def _name(policy: str = "exact", bits: int | None = None, plan: Plan | None = None) -> str:
-    return "plan" if plan else policy if bits is None else f"{bits} bits"
-
-
-def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
-    named = kwargs or {f"input{index}": value for index, value in enumerate(args)}
+def _title(options: argparse.Namespace, model: nn.Module, call: Call) -> dict[str, Any]:
+    named = call.kwargs or {f"input{index}": value for index, value in enumerate(call.args)}
     inputs = {name: list(value.shape) for name, value in named.items() if isinstance(value, Tensor)}
     dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
     return {

@@ -38,7 +38,7 @@ class Row:
     way
         Its name.
     peak
-        Bytes of a step, with what is there before; None: no plan fits.
+        Bytes of a step, with what is there before.
     largest
         The largest batch that fits, 0 if none does; None: not known.
     time
@@ -48,7 +48,7 @@ class Row:
     """
 
     way: str
-    peak: int | None
+    peak: int
     largest: int | None
     time: float | None
     gradient: str
@@ -66,7 +66,7 @@ class Card:
 
     def fits(self, row: Row) -> bool:
         """Whether a step of the given batch fits."""
-        return row.peak is not None and row.peak <= self.gpu
+        return row.peak <= self.gpu
 
     @property
     def verdict(self) -> str:
@@ -97,10 +97,9 @@ class Card:
         held += f", state of {self.optimizer} {size(self.before.state)}" if self.before.state else ""
         table = ["| | peak | fits | largest batch | time | gradient |", "|---|---:|---|---:|---:|---|"]
         for row in self.rows:
-            peak = "–" if row.peak is None else size(row.peak)
             largest, time = "–" if row.largest is None else row.largest, f"{row.time:.2f}×" if row.time else "–"
             fits = "yes" if self.fits(row) else "no"
-            table.append(f"| {row.way} | {peak} | {fits} | {largest} | {time} | {row.gradient} |")
+            table.append(f"| {row.way} | {size(row.peak)} | {fits} | {largest} | {time} | {row.gradient} |")
         notes = [text for note in self.notes for text in ("", note)]
         return "\n".join(
             [f"GPU of {size(self.gpu)}; there before a step: {held}", "", *table, "", self.verdict, *notes]

@@ -1,18 +1,73 @@
 """How many bytes compiled code saves for backward: by the nodes of its graph, and by the allocator's statistics."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.autograd.profiler import profile
 
 from actfit.kernels import private
-from actfit.kernels.memory.allocator import growth
 from actfit.kernels.memory.isolated import forked_random
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
-from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.memory.storages import addresses, storages, tensors
 from actfit.kernels.methods.every_tensor import EveryTensor
+
+_PREFIX = "allocated_bytes.all."
+
+
+@dataclass
+class Allocated:
+    """A context manager that reads CUDA's memory statistics: afterwards `delta` has their growth.
+
+    Attributes
+    ----------
+    device
+        None: the current one.
+    delta
+        Bytes by "allocated", "freed", "current" and "peak", the last relative to the beginning. CUDA rounds
+        sizes up to 512 bytes.
+
+    Raises
+    ------
+    RuntimeError
+        Without CUDA.
+    """
+
+    device: torch.device | int | str | None = None
+
+    def __enter__(self) -> Self:
+        # Libraries allocate their own memory at their first use: a product of matrices makes cuBLAS do so now.
+        torch.ones(8, 8, device=self.device or "cuda").matmul(torch.ones(8, 8, device=self.device or "cuda"))
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._before = self._read()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        torch.cuda.synchronize(self.device)
+        after = self._read()
+        self.delta = {name: after[name] - self._before[name] for name in after}
+        self.delta["peak"] = after["peak"] - self._before["current"]
+
+    def _read(self) -> dict[str, int]:
+        statistics = torch.cuda.memory_stats(self.device)
+        return {name: int(statistics.get(_PREFIX + name, 0)) for name in ("allocated", "freed", "current", "peak")}
+
+
+def growth(run: Callable[[], Any], device: torch.device) -> tuple[Any, int]:
+    """The result of `run`, and by how many bytes the memory allocated on `device` grew."""
+    if device.type == "cuda":
+        with Allocated(device) as allocated:
+            result = run()
+        return result, allocated.delta["current"]
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it logs to stderr
+    with profile(profile_memory=True) as seen:
+        result = run()
+    return result, sum(event.self_cpu_memory_usage for event in seen.function_events)
 
 
 def is_compiled(model: Any) -> bool:
@@ -64,29 +119,23 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
     with torch.enable_grad(), forked_random():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
-    before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}
-    before |= {tensor.untyped_storage()._cdata: "parameters" for tensor in own}
-    besides, saved = {"inputs": 0, "parameters": 0}, []
-    seen = set()
+    parameters = addresses(own)
+    given, found = addresses(inputs) - parameters, dict[int, SavedTensor]()
     for node in nodes(output):
         for tensor in saved_of(node):
             for storage in storages(tensor):
-                if storage._cdata in seen:
-                    continue
-                seen.add(storage._cdata)
-                if what := before.get(storage._cdata):
-                    besides[what] += storage.nbytes()
-                else:
-                    dtype = str(tensor.dtype).removeprefix("torch.")
-                    saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+                what = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), (Saver("", node.name()),)
+                found.setdefault(storage._cdata, SavedTensor(storage.nbytes(), *what))
     with torch.no_grad():  # after the saved tensors were read: autograd raises for those changed in place
         for buffer, value in buffers.items():
             buffer.copy_(value)
     results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
-    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
+    saved = [tensor for key, tensor in found.items() if key not in parameters | given]
+    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in found)
     if unseen:
         saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
+    besides = [sum(found[key].bytes for key in keys & found.keys()) for keys in (given, parameters)]
+    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides[0], besides[1])
 
 
 def nodes(output: Any) -> Iterator[Node]:

@@ -18,7 +18,7 @@ from actfit.kernels.memory import zoo
 from actfit.kernels.memory.card import CHECKPOINT, EXACT, NO_LOSS, PEAK, PLAN, PLANNED, STOCK, TIME, Before, Card, Row
 from actfit.kernels.memory.planned import narrow_copy, one_thread
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.planning.batches import Call
+from actfit.kernels.planning.batches import Call, length
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
 from actfit.kernels.planning.budget import check
 from actfit.kernels.planning.make import task_of
@@ -28,21 +28,13 @@ from actfit.kernels.planning.prices import Parts, usual
 from actfit.kernels.planning.training import KINDS, of_step
 
 TRIES = 5  # batches that are measured beside the given one and twice as many; the models tried needed one
-OPTIMIZERS: dict[str, Callable[..., Any]] = {  # as PyTorch runs them on CUDA
-    name: kind if name.endswith("fused") else partial(kind, foreach=True) for name, kind in KINDS.items()
-}
 
 
-def measure(
-    options: argparse.Namespace,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    progress: Callable[[str], object],
-) -> Card:
+def measure(options: argparse.Namespace, model: nn.Module, call: Call, progress: Callable[[str], object]) -> Card:
     """What fits `options.gpu`, of a model on fake tensors; raises KernelError if it does not run on them."""
-    named, gpu = options.model in zoo.names(), int(check(options.gpu))
-    call, before = Call(args, _labelled(model, kwargs) if named else kwargs), before_step(model, options.optimizer)
+    gpu, before = int(check(options.gpu)), before_step(model, options.optimizer)
+    if options.model in zoo.names():
+        call = call._replace(kwargs=_labelled(model, call.kwargs))
     blocks = repeated_blocks(model)
     prices, rows, notes = usual(blocks), list[Row](), [PEAK, TIME]
 
@@ -59,7 +51,7 @@ def measure(
     if blocks:
         add(CHECKPOINT, partial(recomputing, model, blocks), prices.time(Parts(0, 1, 0), 0), "exact")
     room = gpu - before.held
-    if (rows[0].peak or 0) > gpu and room > before.passing:
+    if rows[0].peak > gpu and room > before.passing:
         try:
             plan = _plan(options, model, call, room, progress)
         except KernelError as error:
@@ -96,9 +88,9 @@ def before_step(model: nn.Module, optimizer: str) -> Before:
     weights = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = sum(weight.nbytes for weight in trained)
-    if optimizer not in OPTIMIZERS or not trained:
+    if optimizer not in KINDS or not trained:
         return Before(weights, gradients, 0, 0)
-    return Before(weights, gradients, *of_step(OPTIMIZERS[optimizer](trained, lr=1e-3)))
+    return Before(weights, gradients, *of_step(KINDS[optimizer](trained, lr=1e-3), on_gpu=True))
 
 
 def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int, int | None]:
@@ -108,7 +100,7 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
     its points is nowhere above it outside of these. So a batch is found by a line, and counts only if measured. Codes,
     which small tensors lack, may bend it the other way: as soon as some batches fit and others do not, it is between.
     """
-    batch, room = _batch(call), gpu - before.held
+    batch, room = length(call), gpu - before.held
 
     def taken(samples: int | None) -> int:
         args, kwargs = call if samples is None else _repeated(call, samples)
@@ -134,13 +126,6 @@ def _peaks(model: nn.Module, call: Call, before: Before, gpu: int) -> tuple[int,
     return peak, max((samples for samples, amount in known.items() if amount <= room), default=0)
 
 
-def _batch(call: Call) -> int | None:
-    """The first dimension of all tensors that a model is called with; None if they differ."""
-    leaves = [x for x in private.tree_leaves(tuple(call)) if isinstance(x, Tensor)]
-    lengths = {x.shape[0] if x.dim() else 0 for x in leaves}
-    return lengths.pop() or None if len(lengths) == 1 else None
-
-
 def _repeated(call: Call, samples: int) -> Call:
     """A call of another batch: the first sample so many times."""
 
@@ -158,19 +143,17 @@ def _plan(
 ) -> Plan:
     """The plan for what is left of the GPU: by errors of a narrow copy, or an exact one of a user's model."""
     stand_in: tuple[nn.Module, Any] = (model, call)
-    bound = 0.0 if options.model not in zoo.names() else None
-    if bound is None:
-        progress("building a narrow copy")
-        narrow, inputs = narrow_copy(options)
+    if named := options.model in zoo.names():
+        narrow, inputs = narrow_copy(options, progress)
         stand_in = narrow, _labelled(narrow, inputs) if isinstance(inputs, dict) else inputs
     with one_thread():
-        return plan_of(task_of(model, call, stand_in=stand_in, progress=progress), room, bound)
+        return plan_of(task_of(model, call, stand_in=stand_in, progress=progress), room, None if named else 0.0)
 
 
 def _planned(plan: Plan, call: Call, before: Before, gpu: int, rows: Sequence[Row]) -> Row:
     """The row of a plan. It mixes what the exact rows do, so its largest batch is at least theirs."""
-    peak, error = before.held + max(plan.planned.peak or 0, before.passing), plan.errors.measured
+    peak, error = before.held + max(plan.planned.peak, before.passing), plan.errors.measured
     largest = max((row.largest or 0 for row in rows if row.gradient == "exact"), default=0)
     if peak <= gpu:
-        largest = max(largest, _batch(call) or 0)
+        largest = max(largest, length(call) or 0)
     return Row(PLAN, peak, largest or None, plan.time, f"{error:.1%} off" if error else "exact")

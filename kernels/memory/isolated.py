@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import _lru_cache_wrapper
 from typing import Any
 
@@ -19,18 +19,17 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[tuple[Any, ...]]:
+def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
     """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
 
     So anything that forward stores in attributes, lists and objects is freed with the copy, whose modules lose their
     attributes in the end: a graph stored there may refer to the module in turn, as that of a checkpoint does. Tensors
     on "meta" become fake ones on the CPU, as operations take other code paths for "meta".
-
-    With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
     inputs = [leaf for leaf in private.tree_leaves(more) if isinstance(leaf, Tensor)]
     real = [*model.parameters(), *model.buffers(), *inputs]
-    mode = fake_mode(real)
+    modes = (tensor.fake_mode for tensor in real if private.is_fake(tensor))
+    mode = next(modes, None) or private.FakeTensorMode(allow_non_fake_inputs=True)
     memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
     for stored in (value for module in _plain(model) for value in vars(module).values() if isinstance(value, Tensor)):
         if not stored.is_leaf:  # as weight_norm's: what copies it looks for its gradient, of which torch warns
@@ -39,7 +38,7 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
         with private.FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
         try:
-            with mode, nullcontext() if compiled else unpacked():
+            with mode, unpacked():
                 yield copied
         finally:
             own = set(model.modules())  # a model may say how it is copied
@@ -49,32 +48,22 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
 
 @contextmanager
 def on_copies(model: nn.Module) -> Iterator[None]:
-    """Runs a model with its own parameters and copies of its buffers; its attributes are restored afterwards."""
+    """Runs a model with its own parameters and copies of its buffers.
+
+    Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there.
+    """
     copies: dict[int, Tensor] = {}
-    with unchanged(model), _random_numbers(), forked_random():
-        for module in _plain(model):
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = copies.setdefault(id(buffer), buffer.detach().clone())
-        yield
-
-
-def forked_random() -> AbstractContextManager[None]:
-    """As torch.random.fork_rng, but it starts no CUDA, as for a model on the CPU, and warns of no number of GPUs."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    forked: AbstractContextManager[None] = torch.random.fork_rng(gpus if torch.cuda.is_available() else None)
-    return forked
-
-
-@contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there."""
     states = []
     for module in _plain(model):
         attributes = vars(module)
         states.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
     try:
-        yield
+        with _random_numbers(), forked_random():
+            for attributes, *_ in states:
+                for name, buffer in attributes["_buffers"].items():
+                    if buffer is not None:
+                        attributes["_buffers"][name] = copies.setdefault(id(buffer), buffer.detach().clone())
+            yield
     finally:
         for attributes, before, containers in states:
             attributes.clear()
@@ -82,6 +71,13 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             for name, members in containers.items():
                 attributes[name].clear()
                 attributes[name].update(members)
+
+
+def forked_random() -> AbstractContextManager[None]:
+    """As torch.random.fork_rng, but it starts no CUDA, as for a model on the CPU, and warns of no number of GPUs."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    forked: AbstractContextManager[None] = torch.random.fork_rng(gpus if torch.cuda.is_available() else None)
+    return forked
 
 
 def train(model: nn.Module) -> None:
@@ -137,7 +133,7 @@ def unpacked() -> Iterator[None]:
         setattr(masks, name, before)
 
 
-def forget_fakes(alive: Callable[[], bool]) -> bool:
+def forget_fakes(alive: Callable[[], Any]) -> bool:
     """Clear functools caches that hold fake tensors, if some are alive; True if none are alive afterwards."""
     for generation in (1, 2):
         gc.collect(generation)
@@ -158,12 +154,6 @@ def _holds_fakes(cached: Any) -> bool:
             return True
         values = gc.get_referents(*(value for value in values if not isinstance(value, type) and not callable(value)))
     return any(private.is_fake(value) for value in values)
-
-
-def fake_mode(values: Any) -> Any:
-    """The mode of the fake tensors in `values`, or a new one."""
-    modes = (value.fake_mode for value in private.tree_leaves(values) if private.is_fake(value))
-    return next(modes, None) or private.FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _fake(tensor: Tensor, mode: Any) -> Tensor:

@@ -177,7 +177,7 @@ def _faked(model: nn.Module, args: Any, kwargs: Any, within: Within, training: b
         del copied, positional, named
     finally:
         torch.clear_autocast_cache()
-        clean = births is None or forget_fakes(births.alive)
+        clean = births is None or forget_fakes(births.sizes)
     if not clean:
         raise LeakError(
             "model must hold what it computes within itself to be run on fake tensors, and has put some elsewhere (a"

@@ -9,8 +9,8 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.registry import DEFAULT, near
 from actfit.kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS, OPTIMIZERS
+from actfit.kernels.planning.budget import GOALS
 from actfit.kernels.planning.budget import check as check_budget
-from actfit.kernels.planning.goals import GOALS
 
 PROG = "actfit memory"
 FORMATS = ("table", "json")
@@ -20,93 +20,51 @@ LEAST_GPU = 2**20  # bytes
 MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
 
+# By name: what the value is called, "" for none, and help.
+OPTIONS = {
+    "model": ("NAME", f"one of {', '.join(MODELS)}; or module:function that gives model and inputs"),
+    "batch": ("N", "examples (default: 1; mlp and block: 2)"),
+    "seq": ("N", "tokens of each (default: as many as the model takes)"),
+    "dtype": ("D", f"{', '.join(DTYPES)} (default: the model's usual one)"),
+    "attention": ("A", f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)"),
+    "act": ("NAME", "another activation, by the name that the model's library has"),
+    "policy": ("NAME", "what compress(model, policy=NAME) keeps, as fewbit-3 or invact, or exact; repeatable"),
+    "bits": ("B", "what compress(model, bits=B) keeps; repeatable (default: exact, invact and 4 bits)"),
+    "budget": (
+        "SIZE",
+        "in place of these, plan the bits of each saved tensor: bytes at the peak of a step, as 24GiB, or a share of"
+        " what is kept now, as 0.2",
+    ),
+    "goal": ("G", "with --budget, what is least, the time of a step or the error of the gradient (default: time)"),
+    "optimizer": (
+        "O",
+        f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also none (its default:"
+        f" {WITH_GPU[0]})",
+    ),
+    "compiled": ("", "with --budget: plan for blocks that Inductor compiles"),
+    "save": ("FILE", "write the plan, for compress(model, plan=FILE)"),
+    "gpu": (
+        "SIZE",
+        "in place of these, whether training fits so much memory, as 24GiB, by each way, and the largest batch",
+    ),
+    "accounting": ("A", "cuda: what CUDA keeps; as-run: what the CPU does (default: cuda; with --budget: as-run)"),
+    "peak": ("", "count the most bytes that are alive in forward and backward, too"),
+    "format": ("F", f"{', '.join(FORMATS)} (default: table)"),
+    "rows": ("N", "rows of the per-module table (default: 12)"),
+    "plot": ("FILE", "draw who keeps what in the model as it is; with --budget bytes against error"),
+}
+DEFAULTS = {"attention": "sdpa", "format": "table", "rows": "12"}
+
+
 def parser() -> command.Parser:
     """The command's parser."""
     parser = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
-    _add_model(parser)
-    _add_ways(parser)
-    _add_planning(parser)
-    _add_gpu(parser)
-    parser.add_argument(
-        "--accounting",
-        metavar="A",
-        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda; with --budget: as-run)",
-    )
-    parser.add_argument(
-        "--peak", action="store_true", help="count the most bytes that are alive in forward and backward, too"
-    )
-    parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
-    parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw who keeps what in the model as it is; with --budget bytes against error"
-    )
+    for name, (value, text) in OPTIONS.items():
+        action = "append" if name in ("policy", "bits") else "store"
+        given: dict[str, Any] = {"metavar": value, "action": action, "required": name == "model"}
+        parser.add_argument(f"--{name}", help=text, **given if value else {"action": "store_true"})
+    parser.set_defaults(**DEFAULTS)
     return parser
-
-
-def _add_model(parser: command.Parser) -> None:
-    known = ", ".join(MODELS)
-    parser.add_argument(
-        "--model", metavar="NAME", required=True, help=f"one of {known}; or module:function that gives model and inputs"
-    )
-    parser.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
-    parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
-    parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
-    parser.add_argument(
-        "--attention",
-        metavar="A",
-        default="sdpa",
-        help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
-    )
-    parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
-
-
-def _add_ways(parser: command.Parser) -> None:
-    parser.add_argument(
-        "--policy",
-        metavar="NAME",
-        action="append",
-        help="what compress(model, policy=NAME) keeps, as fewbit-3 or invact, or exact; repeatable",
-    )
-    parser.add_argument(
-        "--bits",
-        metavar="B",
-        action="append",
-        help="what compress(model, bits=B) keeps; repeatable (default: exact, invact and 4 bits)",
-    )
-
-
-def _add_planning(parser: command.Parser) -> None:
-    parser.add_argument(
-        "--budget",
-        metavar="SIZE",
-        help="in place of these, plan the bits of each saved tensor: bytes at the peak of a step, as 24GiB, or a"
-        " share of what is kept now, as 0.2",
-    )
-    parser.add_argument(
-        "--goal",
-        metavar="G",
-        help="with --budget, what is least, the time of a step or the error of the gradient (default: time)",
-    )
-    parser.add_argument(
-        "--optimizer",
-        metavar="O",
-        help=f"with --budget in bytes, of a whole training: {', '.join(OPTIMIZERS)}; with --gpu also none"
-        f" (its default: {WITH_GPU[0]})",
-    )
-    parser.add_argument("--compiled", action="store_true", help="with --budget: plan for blocks that Inductor compiles")
-    parser.add_argument(
-        "--save",
-        metavar="FILE",
-        help="write the plan, for compress(model, plan=FILE)",
-    )
-
-
-def _add_gpu(parser: command.Parser) -> None:
-    parser.add_argument(
-        "--gpu",
-        metavar="SIZE",
-        help="in place of these, whether training fits so much memory, as 24GiB, by each way, and the largest batch",
-    )
 
 
 def check(options: argparse.Namespace) -> None:
@@ -123,9 +81,7 @@ def check(options: argparse.Namespace) -> None:
     if options.budget is not None:
         _check_planned(options)
         return
-    for name in ("save", "compiled", "goal", "optimizer"):
-        if getattr(options, name) not in (None, False):
-            raise KernelError(f"{name} must go with --budget, whose plan it is of, got no budget")
+    _refuse(options, ("save", "compiled", "goal", "optimizer"), "go with --budget, whose plan it is of, got no budget")
 
 
 def _check_planned(options: argparse.Namespace) -> None:
@@ -145,6 +101,13 @@ def _check_planned(options: argparse.Namespace) -> None:
         raise KernelError("accounting must be as-run with --budget, whose plan counts so, got 'cuda'")
 
 
+def _refuse(options: argparse.Namespace, names: Sequence[str], rule: str) -> None:
+    """Raise KernelError for the first of these options that is given."""
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise KernelError(f"{name} must {rule}")
+
+
 def _check_word(name: str, value: str | None, known: Sequence[str]) -> None:
     if value is not None and value not in known:
         raise KernelError(f"{name} must be one of {', '.join(known)}, got {value!r}{near(value, known)}")
@@ -159,20 +122,17 @@ def _check_gpu(options: argparse.Namespace) -> None:
     if given < LEAST_GPU:  # 24 is forgotten units
         raise KernelError(f"gpu must be the bytes of its memory, as 24GiB, got {options.gpu!r}")
     _check_word("optimizer", options.optimizer, WITH_GPU)
-    for name in ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot"):
-        if getattr(options, name) not in (None, False):
-            raise KernelError(
-                f"{name} must be left out with --gpu, which shows the usual ways; ask for it without --gpu"
-            )
+    others = ("policy", "bits", "budget", "goal", "compiled", "save", "accounting", "peak", "plot")
+    _refuse(options, others, "be left out with --gpu, which shows the usual ways; ask for it without --gpu")
 
 
-def ways(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `compress` for each row, each once."""
+def ways(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The arguments of `compress` for each row, by its name."""
     if options.policy is None and options.bits is None:
-        return [{}, {"policy": DEFAULT}, {"bits": DEFAULT_BITS}]
-    least, most = min(EveryTensor.widths), max(EveryTensor.widths)
-    named = [{} if name == "exact" else {"policy": name} for name in dict.fromkeys(options.policy or ())]
-    return named + [{"bits": bits} for bits in dict.fromkeys(whole("bits", b, least, most) for b in options.bits or ())]
+        return {"exact": {}, DEFAULT: {"policy": DEFAULT}, f"{DEFAULT_BITS} bits": {"bits": DEFAULT_BITS}}
+    widths = [whole("bits", text, min(EveryTensor.widths), max(EveryTensor.widths)) for text in options.bits or ()]
+    named = {name: {} if name == "exact" else {"policy": name} for name in options.policy or ()}
+    return named | {f"{bits} bits": {"bits": bits} for bits in widths}
 
 
 def whole(name: str, text: str | None, least: int = 1, most: int = MOST) -> int | None:

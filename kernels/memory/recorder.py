@@ -88,17 +88,9 @@ class Births(DispatchMode):
 
     def sizes(self) -> dict[int, int]:
         """Bytes of the storages that are alive."""
-        living = {address: reference for address, (reference, _) in self.born.items() if not reference.expired()}
-        return {address: _size(reference) for address, reference in living.items()}
-
-    def alive(self) -> bool:
-        """Whether any storage is alive."""
-        return any(not reference.expired() for reference, _ in self.born.values())
-
-
-def _size(reference: StorageWeakRef) -> int:
-    storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
-    return storage.nbytes() if storage is not None else 0
+        made = torch.UntypedStorage._new_with_weak_ptr
+        living = {address: made(reference.cdata) for address, (reference, _) in self.born.items()}
+        return {address: storage.nbytes() for address, storage in living.items() if storage is not None}
 
 
 @dataclass
@@ -132,8 +124,7 @@ class Recorder:
         with ExitStack() as stack:
             for module, name in self._named().items():
                 stack.callback(module.register_forward_pre_hook(partial(self._enter, name), prepend=True).remove)
-                leave = module.register_forward_hook(self._leave, always_call=True)
-                stack.callback(leave.remove)
+                stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(private.functions_seen())
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)

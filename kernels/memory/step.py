@@ -1,32 +1,39 @@
-"""The peak of bytes alive in a step of training, by tracking when storages are made and freed."""
+"""The peak of bytes alive in a step of training, by tracking when storages are made and freed; and its operations.
+
+These are floating-point operations of products of matrices, convolutions and attention, to which most of a step's time
+goes: those that `torch.utils.flop_counter` knows, and fused attention.
+"""
 
 import gc
+import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import count
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import flop_registry
 
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
-from actfit.kernels.memory.operations import operations
 from actfit.kernels.memory.storages import operand_storages, storages, tensors
 from actfit.kernels.modes import DispatchMode
 
 Loss = Callable[..., Tensor]
+_ATTENTION = "_scaled_dot_product_"  # how the names of fused attention begin
+# Products of queries, keys and values: two forward; backward computes the scores again, and four gradients.
+_FORWARD, _BACKWARD = 2, 5
 
 
 class Living(DispatchMode):
     """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
-    Counts the `operations` of products as well, see `actfit.kernels.memory.operations`.
-    Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
+    Counts the `operations` of products as well.
+    Storages from before do not count, nor do views of them. Workspaces inside an operation are not seen.
     """
 
     def __init__(self) -> None:
@@ -39,11 +46,6 @@ class Living(DispatchMode):
         super().__enter__()
         return self
 
-    def add(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage as long as it is alive."""
-        if storage._cdata not in self._known:
-            self._know(storage, storage.nbytes())
-
     def now_without(self, results: Iterable[Tensor]) -> int:
         """Bytes that are alive, without those of these tensors."""
         sizes: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
@@ -51,16 +53,19 @@ class Living(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):
-            if storage._cdata not in self._known:
-                self._know(storage, 0)
+            self._know(storage, counts=False)
         result = func(*args, **(kwargs or {}))
-        self.operations += operations(func, args, kwargs or {}, result)
+        self.operations += _operations(func, args, kwargs or {}, result)
         for storage in operand_storages(result):
-            self.add(storage)
+            self._know(storage, counts=True)
         return result
 
-    def _know(self, storage: torch.UntypedStorage, size: int) -> None:
+    def _know(self, storage: torch.UntypedStorage, counts: bool) -> None:
+        """Know a storage as long as it is alive, if it is new; and count it meanwhile."""
+        if storage._cdata in self._known:
+            return
         self._known[storage._cdata] = next(self._numbers)
+        size = storage.nbytes() if counts else 0
         self.now += size
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._forget, storage._cdata, size)
@@ -68,6 +73,26 @@ class Living(DispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self._known.pop(key, None)
         self.now -= size
+
+
+def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """Multiplications and additions of one operation of PyTorch; 0 for all but those products.
+
+    Masks are not seen: causal attention counts in full, as in `torch.utils.flop_counter`.
+    """
+    packet = getattr(func, "_overloadpacket", func)
+    name = getattr(packet, "__name__", "")
+    if name.startswith(_ATTENTION):
+        backward = "backward" in name
+        query, key, value = args[backward : backward + 3]
+        # Of one product, of scores and values or the like; grouped keys serve several heads.
+        scores: int = math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+        return scores * (_BACKWARD if backward else _FORWARD)
+    count = flop_registry.get(packet)
+    try:
+        return 0 if count is None else int(count(*args, **kwargs, out_val=result))
+    except (TypeError, AssertionError):  # an overload that the formula is not for; to count must not end a step
+        return 0
 
 
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:
@@ -137,10 +162,14 @@ def run_step(
                 if weight.requires_grad and accumulates:
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
-            with living, within():
-                to_differentiate = partial(differentiated, loss=loss, targets=copied_targets)
-                _step(copied, positional, named, between, to_differentiate, holds=loss is not None)
-        del copied, positional, named, copied_targets, to_differentiate
+            with living, within(), torch.enable_grad():
+                output = copied(*positional, **named)
+                between([x for x in tensors(output) if x.requires_grad])
+                results = differentiated(output, loss, copied_targets)
+                if loss is None:
+                    output = None
+                torch.autograd.backward(results, [torch.ones_like(x) for x in results])
+        del copied, positional, named, copied_targets, output, results
     except KernelError:
         raise
     except Exception as error:  # of any kind, as the model raises it
@@ -160,23 +189,6 @@ def _way_out(error: Exception) -> str:
             " looks up, as tgt_is_causal=True beside a mask of nn.Transformer"
         )
     return "check that it runs with these inputs, loss and targets"
-
-
-def _step(
-    model: nn.Module,
-    args: Any,
-    kwargs: Any,
-    between: Callable[[list[Tensor]], object],
-    to_differentiate: Callable[[Any], list[Tensor]],
-    holds: bool,
-) -> None:
-    with torch.enable_grad():
-        output = model(*args, **kwargs)
-        between([x for x in tensors(output) if x.requires_grad])
-        results = to_differentiate(output)
-    if not holds:
-        del output
-    torch.autograd.backward(results, [torch.ones_like(x) for x in results])
 
 
 def check_loss(loss: Any, targets: Any) -> None:

@@ -9,14 +9,10 @@ from torch import Tensor, nn
 from actfit.kernels import private
 
 
-def is_wrapper(value: Tensor) -> bool:
-    """Whether it is a tensor made of inner ones, as a DTensor is: it can take itself apart."""
-    return type(value) is not Tensor and all(hasattr(value, f"__tensor_{what}__") for what in ("flatten", "unflatten"))
-
-
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """The storages of a tensor, or of the inner tensors of a sparse one or a wrapper such as DTensor."""
-    if is_wrapper(tensor):
+    if type(tensor) is not Tensor and hasattr(tensor, "__tensor_flatten__") and hasattr(tensor, "__tensor_unflatten__"):
+        # It is made of inner ones, as a DTensor is.
         for name in tensor.__tensor_flatten__()[0]:
             inner = getattr(tensor, name)
             if isinstance(inner, Tensor):  # a DTensor has its mesh there too

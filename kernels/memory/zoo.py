@@ -8,7 +8,6 @@ and mistral (7B, v0.1) have their language-model heads; vit (base-patch16-224), 
 the 1000 classes of ImageNet or the 527 of AudioSet. `mlp` and `block` are those of the memory blog. There is no loss.
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -19,17 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.making import building, imported
+from actfit.kernels.memory.making import Built, building, imported, user_model
 from actfit.kernels.memory.plain import ACTIVATIONS
 from actfit.kernels.memory.recipes import RECIPES, Recipe
-from actfit.kernels.memory.user_model import Built, user_model
+from actfit.kernels.methods.registry import near
 from actfit.kernels.names import ATTENTION
 from actfit.kernels.names import DTYPES as DTYPE_NAMES
 
 SEQUENCES = ("tokens", "tokens and images", "vectors")
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 NARROW_LENGTH = 64  # tokens of a narrow model
-RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
 
 
 def names() -> tuple[str, ...]:
@@ -72,9 +70,8 @@ def build(
                 raise KernelError(f"{option} must be left out for {name}, got {value!r}: the function decides")
         return user_model(name, dtype)
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise KernelError(f"model must be one of {', '.join(RECIPES)} or package.module:function, got {name!r}{hint}")
+        known = ", ".join(RECIPES)
+        raise KernelError(f"model must be one of {known} or package.module:function, got {name!r}{near(name, RECIPES)}")
     recipe = RECIPES[name]
     if attention not in ATTENTION:
         raise KernelError(f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}")
@@ -94,11 +91,8 @@ def build(
 def narrow(name: str, *, dtype: torch.dtype | None = None, attention: str = "sdpa", act: str | None = None) -> Built:
     """A narrow copy of a model: modules of the same names, few elements, a batch of four; options as of `build`.
 
-    It runs for real in a moment, and replaces the model where values are needed. A user's function has no narrow copy:
-    its own model is built.
+    It runs for real in a moment, and replaces the model where values are needed. `name`: one of `names()`.
     """
-    if name not in RECIPES:
-        return build(name, dtype=dtype, attention=attention, act=act)
     recipe = RECIPES[name]
     seq = NARROW_LENGTH if recipe.inputs in SEQUENCES else None
     return build(name, batch=4, seq=seq, dtype=dtype, attention=attention, act=act, **recipe.narrow)
@@ -123,8 +117,6 @@ def _configured(
         _check(name, recipe, given, recipe.values, ACTIVATIONS)
         return make, SimpleNamespace(**{**recipe.values, **given}, attention=attention)
     kind = _transformers("transformers", make)
-    if given.get(recipe.act) in RENAMED:
-        given = {**given, recipe.act: RENAMED[given[recipe.act]]}
     usual = kind.config_class()
     inner = {part: [key for key in given if hasattr(getattr(usual, part), key)] for part in recipe.parts}
     takes = [key for key in given if hasattr(usual, key)] + [key for keys in inner.values() for key in keys]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,33 +37,25 @@ def call_of(inputs: Any) -> Call:
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})
 
 
-class Parts(NamedTuple, Generic[T]):
-    """Samples to plan with, others to check with, and the share of the batch that each of the two is."""
-
-    to_plan: T
-    to_check: T
-    share: float
-
-
-def parts(batch: T, samples: int | None) -> Parts[T]:
-    """Split `samples` samples to plan with, and as many to check with, from a batch of nested tensors.
-
-    The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, if there
-    are too few, or if `samples` is None.
-    """
-    if samples is None:
-        return Parts(batch, batch, 1.0)
+def length(batch: Any) -> int | None:
+    """The first dimension of all tensors in a batch; None if they differ, if one has none, or there are none."""
     lengths = {x.shape[0] if x.dim() else 0 for x in private.tree_leaves(batch) if isinstance(x, Tensor)}
-    count = lengths.pop() if len(lengths) == 1 else 0
-    few = min(samples, count // 2)
-    if few < min(samples, 2):
-        return Parts(batch, batch, 1.0)
+    return lengths.pop() or None if len(lengths) == 1 else None
 
-    def cut(start: int) -> T:
-        cut_out: T = private.tree_map(lambda x: x[start : start + few] if isinstance(x, Tensor) else x, batch)
-        return cut_out
 
-    return Parts(cut(0), cut(few), few / count)
+def part(batch: T, samples: int | None, check: bool = False) -> tuple[T, float]:
+    """So many samples of a batch of nested tensors, to plan with or as many others to check with; and their share.
+
+    All of it if tensors have different lengths, so that samples cannot be told apart, if there are too few, or if
+    `samples` is None.
+    """
+    count = length(batch) or 0
+    few = min(samples or 0, count // 2)
+    if few < min(samples or 1, 2):
+        return batch, 1.0
+    cut = slice(few, 2 * few) if check else slice(few)
+    some: T = private.tree_map(lambda x: x[cut] if isinstance(x, Tensor) else x, batch)
+    return some, few / count
 
 
 def copies(batch: T) -> T:
@@ -83,15 +75,14 @@ def enough(model: nn.Module, batch: Any, samples: int | None) -> int | None:
     """So many samples, or more if a model's batch norms may need them; None: the whole batch."""
     if samples is None or samples >= ELEMENTS or not any(isinstance(x, nn.BatchNorm1d) for x in model.modules()):
         return samples
-    few = parts(batch, MORE_SAMPLES).to_check
-    lengths = [x.shape[0] for x in private.tree_leaves(few) if isinstance(x, Tensor) and x.dim()]
-    return MORE_SAMPLES if lengths and lengths[0] >= ELEMENTS else None
+    return MORE_SAMPLES if (length(part(batch, MORE_SAMPLES)[0]) or 0) >= ELEMENTS else None
 
 
 def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: Callable[[Call, Any, float], T]) -> T:
     """The result of `run` on copies of samples of a batch, with the share of the batch that they are.
 
-    On the whole batch if it raises anything but KernelError or for want of memory: a model or a loss may need it.
+    If it raises anything but KernelError or for want of memory, on more samples, and at last on the whole batch: a
+    model or a loss may need these.
 
     Parameters
     ----------
@@ -100,10 +91,14 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
     check
         Whether to take the samples that check plans, not those that plans are made with.
     """
-    few = parts((call, targets), samples)
-    try:
-        return run(*copies(few.to_check if check else few.to_plan), few.share)
-    except (KernelError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # of any kind; if samples were not to blame, it is raised again
-        return run(*copies((call, targets)), 1.0)
+    for count in (samples, max(samples or 0, MORE_SAMPLES)):
+        some, share = part((call, targets), count, check)
+        if share == 1.0:
+            break
+        try:
+            return run(*copies(some), share)
+        except (KernelError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of any kind; if samples were not to blame, it is raised again
+            continue
+    return run(*copies((call, targets)), 1.0)

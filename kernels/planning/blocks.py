@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from actfit.kernels.memory.measure import has_forward
+from actfit.kernels.memory.saved import like
 
 Blocks = Sequence[str]  # names of blocks
 
@@ -46,6 +47,15 @@ def repeated_blocks(model: nn.Module) -> list[str]:
                 seen.update(child.modules())
                 blocks.append(f"{name}.{key}" if name else key)
     return blocks
+
+
+def repeated_modules(model: nn.Module) -> dict[str, list[str]]:
+    """Names of modules that end with a number, by the same with *: a plan of 4 layers is none of a model of 6."""
+    modules: dict[str, list[str]] = {}
+    for name, _ in model.named_modules():
+        if (kind := like(name)).endswith("*"):
+            modules.setdefault(kind, []).append(name)
+    return modules
 
 
 @contextmanager

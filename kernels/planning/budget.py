@@ -1,16 +1,58 @@
-"""A budget of memory, as users write it."""
+"""A budget of memory, as users write it; and what is least within it.
+
+It imports no PyTorch: the command checks its words without.
+"""
 
 import re
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from actfit.kernels.errors import KernelError, shown
-from actfit.kernels.planning.limits import Limits
+
+if TYPE_CHECKING:
+    from actfit.kernels.planning.step import Step, Widths
+
+Goal = Literal["time", "error"]  # what a plan makes least: the time of a step, or the error of the gradient
+GOALS: tuple[Goal, ...] = get_args(Goal)
 
 _UNITS = {"": 1, **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)} | {"b": 1}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 LEAST = 1024  # bytes: less is a share gone wrong, as 1, or forgotten units, as 24
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that a step must stay within; None: no limit.
+
+    Attributes
+    ----------
+    peak
+        Alive at once, besides those from before the step; with an optimizer, with these.
+    kept
+        Alive when the backward pass begins.
+    stock
+        What the unchanged model keeps, if `kept` is a share of it; for messages.
+    held
+        What training holds besides, of the peak; for messages.
+    argument
+        What the user calls the budget; for messages.
+    """
+
+    peak: int | None = None
+    kept: int | None = None
+    stock: int | None = field(default=None, compare=False)
+    held: int = field(default=0, compare=False)
+    argument: str = field(default="budget", compare=False)
+
+    def include(self, kept: int, peak: int) -> bool:
+        """Whether these bytes are within the limits."""
+        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
+
+    def hold(self, step: "Step", bits: "Widths") -> bool:
+        """Whether a step stays within the limits."""
+        return self.include(step.kept_with(bits), step.peak_with(bits))
 
 
 def check(budget: Any, argument: str = "budget") -> int | float:

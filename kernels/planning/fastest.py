@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from math import inf
-from typing import NamedTuple
 
-from actfit.kernels.memory.saved import size
+import numpy as np
+from numpy.typing import NDArray
+
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import Blocks, BlockWays
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.prices import Parts, Prices
 from actfit.kernels.planning.search import Candidate, smallest
 from actfit.kernels.planning.sensitivity import Bits, completed
@@ -28,12 +29,7 @@ GAIN = 0.005  # of the time of a step, for which another one is observed
 TRIES = 4  # solutions that are checked on other samples
 MARGIN = 0.9  # of the bound that a solution is sought within after one that exceeded it
 
-
-class Amounts(NamedTuple):
-    """Bytes that are saved for backward, and at the peak of a step; 0 where that is not known."""
-
-    kept: float
-    peak: float
+Amounts = NDArray[np.float64]  # bytes that are saved for backward, and at the peak of a step
 
 
 def fastest(
@@ -46,30 +42,17 @@ def fastest(
     if bound:
         smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
     search = _Search(task, limit, bound, prices, low_peak)
-    for number in range(OBSERVED):
-        mixture = search.promising() if number else (0, 0)
-        if mixture is None:
+    search.observe(0, 0)
+    for _ in range(OBSERVED - 1):
+        if (mixture := search.promising()) is None:
             break
         search.observe(*mixture)
     if not search.found:  # those of the fewest bytes
         search.observe(len(search.blocks), 0)
     for candidate in sorted(search.found.values(), key=lambda candidate: candidate.time):
-        checked = search.checked(candidate)
-        if checked is not None:
+        if (checked := search.checked(candidate)) is not None:
             return checked
-    raise InfeasibleError(infeasible(search.again, limit) if bound else _needed(search.again, limit))
-
-
-def _needed(step: Step, limit: Limits) -> str:
-    """The smallest budget with exact gradients."""
-    kept, peak = _amounts(step, None)
-    most, what, got = peak, "at the peak of a step", limit.peak
-    if limit.kept is not None and kept > limit.kept:
-        most, what, got = kept, "kept for backward", limit.kept
-    return (
-        f"{limit.argument} must be at least {size(most, up=True)} {what}, got {size(got or 0)}: exact gradients"
-        " take as much, with all blocks computed again that can be; max_gradient_error may allow less"
-    )
+    raise InfeasibleError(infeasible(search.again, limit, WIDTHS[0] if bound else None))
 
 
 class _Search:
@@ -91,7 +74,8 @@ class _Search:
         self.alone = {bits: (_amounts(self.captured, bits), _amounts(self.again, bits)) for bits in BITS_OR_WHOLE}
         self.tried: set[tuple[int, int]] = set()
         self.found: dict[tuple[int, int], Candidate] = {}
-        self.off = Amounts(0.0, 0.0)  # what was observed last, above what had been estimated
+        self.stock = np.array([task.stock.kept, task.stock.peak], dtype=float)
+        self.off = np.zeros(2)  # what was observed last, above what had been estimated
 
     def ways(self, again: int, stock: int) -> BlockWays:
         """What is done with blocks, by numbers; exact if there may be no codes."""
@@ -101,8 +85,7 @@ class _Search:
         """Observe a step, and solve for its bits."""
         ways = self.ways(again, stock)
         step = self.task.step(ways, self.low_peak)
-        seen, estimated = _amounts(step, WIDTHS[0]), self._estimated(self._parts(again, stock), WIDTHS[0])
-        self.off = Amounts(seen.kept - estimated.kept, seen.peak - estimated.peak)
+        self.off = _amounts(step, WIDTHS[0]) - self._estimated(self._parts(again, stock), WIDTHS[0])
         self.tried.add((again, stock))
         errors = completed(self.errors, step) if self.errors else {}
         candidate = self._solved(Candidate(ways, step, errors, measured=self.prices.measured), self.bound)
@@ -115,8 +98,7 @@ class _Search:
         if bound and errors:
             solution = with_fewest_codes(step, errors, self.limit, bound)
         else:
-            whole = dict.fromkeys([site.name for site in step.sites], None)
-            solution = Solution(whole, 0.0, 0.0) if self.limit.hold(step, whole) else None
+            solution = Solution(step.everywhere(None), 0.0, 0.0) if self.limit.hold(step, None) else None
         if solution is None:
             return None
         coded = _elements(step, solution.bits) / self.elements
@@ -162,8 +144,8 @@ class _Search:
 
     def _estimated(self, parts: Parts, bits: int | None) -> Amounts:
         """Bytes with codes of so many bits everywhere; None: without codes."""
-        means = zip(*self.alone[bits], (self.task.stock.kept, self.task.stock.peak or 0), strict=True)
-        return Amounts(*(parts.captured * one + parts.again * two + parts.stock * three for one, two, three in means))
+        captured, again = self.alone[bits]
+        return parts.captured * captured + parts.again * again + parts.stock * self.stock
 
     def checked(self, candidate: Candidate) -> Candidate | None:
         """The candidate with bits whose error is within the bound on other samples; None if none was found."""
@@ -186,8 +168,7 @@ class _Search:
 
 
 def _amounts(step: Step, bits: int | None) -> Amounts:
-    everywhere = dict.fromkeys([site.name for site in step.sites], bits)
-    return Amounts(step.kept_with(everywhere), step.peak_with(everywhere) or 0)
+    return np.array([step.kept_with(bits), step.peak_with(bits)], dtype=float)
 
 
 def _elements(step: Step, bits: Bits | None = None) -> int:

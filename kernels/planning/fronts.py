@@ -1,7 +1,7 @@
 """The Pareto front: bytes of a step against the error of its gradient, with alternatives for comparison."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -16,11 +16,11 @@ from actfit.kernels.memory.saved import UNITS, picture, size
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import call_of
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.make import reported, task_of
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
-from actfit.kernels.planning.solve import error_of, everywhere, solve
+from actfit.kernels.planning.solve import error_of, solve
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 from actfit.kernels.planning.training import Optimizer
@@ -81,7 +81,7 @@ class Front:
     def __str__(self) -> str:
         lines = [f"| {self.model} | kept | peak | error of the gradient | products |", "|---|---:|---:|---:|---:|"]
         lines += [
-            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {point.bytes.peak_text} | {point.error:.2%}"
+            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {size(point.bytes.peak)} | {point.error:.2%}"
             f" | {'–' if point.work is None else f'{point.work:.2f} ×'} |"
             for point in (*self.named, *self.points)
         ]
@@ -139,7 +139,7 @@ class Front:
         return figure
 
     def _bytes(self, point: Point) -> int:
-        return point.bytes.kept if self.by == "kept" else point.bytes.peak or 0  # known if it is limited
+        return point.bytes.kept if self.by == "kept" else point.bytes.peak
 
 
 def front(
@@ -191,35 +191,33 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
     step, blocks = task.step(), task.blocks
     errors = task.errors((), step) if step.sites else {}
-    named = [Point("stock", task.stock, 0.0, task.work_without_codes(()))]
+    named = [Point("stock", task.stock, 0.0, task.work(task.without_codes(())[1]))]
     if blocks:
         task.progress("a step with all blocks computed again")
-        named.append(Point("checkpoint", task.bytes(blocks), 0.0, task.work_without_codes(blocks)))
+        again, operations = task.without_codes(blocks)
+        named.append(Point("checkpoint", again, 0.0, task.work(operations)))
     work = task.work(step.operations)
-    named += [_point(step, errors, everywhere(step, bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
+    named += [_point(step, errors, step.everywhere(bits), work, f"{bits} bits") for bits in UNIFORM if step.sites]
     if plan is not None and plan.needed:
         named.append(Point("plan", plan.planned, plan.errors.predicted, plan.work))
     return Front(
         type(task.model).__name__,
         by,
-        tuple(_solutions(task, step, errors, by, count)) if step.sites else (),
+        tuple(_solutions(task, step, errors, by, count) if step.sites else ()),
         tuple(named),
         task.measured_on,
     )
 
 
-def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
+def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> Iterator[Point]:
     """The solutions for limits in a geometric sequence, from the narrowest codes to whole tensors."""
     bytes_with = step.kept_with if by == "kept" else step.peak_with
-    whole = dict.fromkeys([site.name for site in step.sites], None)
-    smallest, largest = bytes_with(everywhere(step, WIDTHS[0])) or 0, bytes_with(whole) or 0  # known if limited
-    points = []
+    smallest, largest = bytes_with(WIDTHS[0]), bytes_with(None)
     for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
         most = int(np.ceil(limit)) if number else smallest
         bits = solve(step, errors, Limits(kept=most) if by == "kept" else Limits(peak=most)).bits
-        points.append(_point(step, errors, bits, task.work(step.operations)))
-    return points
+        yield _point(step, errors, bits, task.work(step.operations))
 
 
 def _point(step: Step, errors: SiteErrors, bits: Bits, work: float | None, name: str = "") -> Point:

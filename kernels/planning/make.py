@@ -1,7 +1,7 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,11 +13,11 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
-from actfit.kernels.planning.bounds import Bound, check_bound
-from actfit.kernels.planning.goals import GOALS, Goal
+from actfit.kernels.planning.budget import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
-from actfit.kernels.planning.planner import STACK_LEVEL, plan_of
-from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training, silent
+from actfit.kernels.planning.planner import plan_of
+from actfit.kernels.planning.safety import Bound, check_bound
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training
 from actfit.kernels.planning.training import Optimizer
 
 
@@ -110,26 +110,21 @@ def make_plan(
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
         task = task_of(*given, doing, compiled, optimizer, accumulates)
-        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level + STACK_LEVEL - 1)
+        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level)
 
 
 def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level: int, **named: Any) -> Plan:
     """As `make_plan`, of the argument `fit` of `compress`, as messages call it; `named`: as of `Task`."""
     with reported(None) as doing:
         task = task_of(model, call_of(inputs), progress=doing, **named)
-        return plan_of(task, fit, stack_level=stack_level + STACK_LEVEL - 1, argument="fit")
+        return plan_of(task, fit, stack_level=stack_level, argument="fit")
 
 
-@contextmanager
-def reported(progress: Callable[[str], object] | None) -> Iterator[Callable[[str], object]]:
-    """A function for texts of what is being done: as given, or one that shows them on a terminal."""
-    if progress is not None:
-        if not callable(progress):
-            raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
-        yield progress
-        return
-    with shown_progress() as doing:
-        yield doing or silent
+def reported(progress: Callable[[str], object] | None) -> AbstractContextManager[Callable[[str], object]]:
+    """A context with a function for texts of what is being done: as given, or one that shows them on a terminal."""
+    if progress is not None and not callable(progress):
+        raise KernelError(f"progress must be a function of a text, or None, got {shown(progress)}")
+    return shown_progress() if progress is None else nullcontext(progress)
 
 
 def task_of(*given: Any, **named: Any) -> Task:

@@ -30,16 +30,14 @@ class Exact:
 
 def exact_of(gradient: Sequence[Tensor | None], share: float) -> Exact:
     """Elements of a gradient of the samples that are such a share of the batch."""
-    parts: list[tuple[Tensor, float] | None] = []
-    for whole in gradient:
-        if whole is None:
-            parts.append(None)
-            continue
+
+    def part(whole: Tensor) -> tuple[Tensor, float]:
         dense = whole.to_dense() if whole.is_sparse else whole
         # An odd step, as of a power of two all elements would be of a few columns.
         few = dense.reshape(-1)[:: -(-dense.numel() // ELEMENTS) | 1].double().cpu()
-        parts.append((few, dense.numel() / max(len(few), 1)))
-    return Exact(parts, share)
+        return few, dense.numel() / max(len(few), 1)
+
+    return Exact([None if whole is None else part(whole) for whole in gradient], share)
 
 
 def smaller_batch(error: float, norm: float, exact: Exact, other: Exact) -> float | None:

@@ -11,13 +11,13 @@ from torch import nn
 
 from actfit.coefficients.files import write_text
 from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.memory.making import line
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.every_tensor import ROUNDINGS
 from actfit.kernels.methods.planned import WIDTHS, Planned
-from actfit.kernels.planning.goals import GOALS
-from actfit.kernels.planning.modules import check_repeated
-from actfit.kernels.planning.table import rows_of
-from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked
+from actfit.kernels.planning.blocks import repeated_modules
+from actfit.kernels.planning.budget import GOALS
+from actfit.kernels.planning.values import Bytes, Errors, PlannedSite, checked, rows_of
 
 FORMAT = "actfit plan"
 VERSION = 1
@@ -54,7 +54,7 @@ class Plan:
         Whether it is for blocks that Inductor compiles.
     work
         Floating-point operations of products in a step, × those of the unchanged model: blocks and attention that are
-        computed again add to them. None: not known, or there are none.
+        computed again add to them. None: there are none.
     goal
         What is least: the "error", or the elements in codes for "time".
     reason
@@ -110,8 +110,7 @@ class Plan:
     @property
     def summary(self) -> list[str]:
         """Lines that say what it does to a step."""
-        before, planned = self.stock.peak_text, self.planned.peak_text
-        peak = "" if self.planned.peak is None else f"; peak of {self._step} {before} before, {planned} planned"
+        peak = f"peak of {self._step} {size(self.stock.peak)} before, {size(self.planned.peak)} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         on_gpu = " by what an H100 takes" if self.measured_on else ""
         uniform = f"; with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}"
@@ -120,7 +119,7 @@ class Plan:
         error = f"{self.errors.measured:.2%} measured{noise}, {self.errors.predicted:.2%} predicted{uniform}"
         return [
             f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
-            f" {size(self.planned.kept)} planned{peak}",
+            f" {size(self.planned.kept)} planned; {peak}",
             f"error of the gradient: {error if self.uniform else '0, as nothing is quantized'}",
             *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
             *([f"as they are: {_blocks(self.unchanged)}"] if self.unchanged else []),
@@ -142,7 +141,14 @@ class Plan:
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
                     f" {type(model).__name__} has not; plan anew by compress(model, fit=..., inputs=...)"
                 )
-        check_repeated(self.modules, (name for name, _ in model.named_modules()), type(model).__name__)
+        for kind, alike in repeated_modules(model).items():
+            known = self.modules.get(kind, len(alike))
+            if len(alike) > known:
+                raise KernelError(
+                    f"plan must be of this model, got one of a model with {known} modules {kind!r}, where"
+                    f" {type(model).__name__} has {len(alike)}: it has nothing for {alike[-1]!r}, for one; make one of"
+                    " this model by make_plan"
+                )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as JSON, for `Plan.load` and `compress(model, plan=path)`."""
@@ -162,23 +168,29 @@ class Plan:
             For a file that cannot be read, or is no plan.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_bytes()
         except OSError as error:
             raise KernelError(f"plan must be a file that can be read, got {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
         return Plan.from_json(text, str(path))
 
     @staticmethod
-    def from_json(text: str, source: str = "text") -> "Plan":
+    def from_json(text: str | bytes, source: str = "text") -> "Plan":
         """A plan from what `to_json` gave; raises KernelError, which names the source, for any other text."""
         try:
             return _plan(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {_line(error)}") from error
+            raise KernelError(f"plan must be a file that Plan.save wrote, got {source}: {line(error)}") from error
 
     def __str__(self) -> str:
-        return _text(self)
+        if self.needed:
+            table = ["", *rows_of(self.sites)] if self.sites else []
+            return "\n".join([*self.summary, *table, *([_gap(self)] if self.gap else [])])
+        if self.reason:
+            return f"{self.model} is left as it is: {self.reason}"
+        return (
+            f"{self.model} needs no plan for a budget of {self.budget}: it keeps {size(self.stock.kept)} for backward,"
+            f" and the peak of {self._step} is {size(self.stock.peak)}"
+        )
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
@@ -201,28 +213,10 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"recomputed and unchanged must be names of modules, got {shown(blocks)}")
     if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
         raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
-    if plan.goal not in GOALS:
-        raise ValueError(f"goal must be one of {', '.join(GOALS)}, got {shown(plan.goal)}")
-    if plan.rounding not in ROUNDINGS:
-        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(plan.rounding)}")
+    for name, word, known in (("goal", plan.goal, GOALS), ("rounding", plan.rounding, ROUNDINGS)):
+        if word not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(word)}")
     return plan
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _text(plan: Plan) -> str:
-    """What `str(plan)` is."""
-    if not plan.needed:
-        if plan.reason:
-            return f"{plan.model} is left as it is: {plan.reason}"
-        return (
-            f"{plan.model} needs no plan for a budget of {plan.budget}: it keeps {size(plan.stock.kept)} for"
-            f" backward, and the peak of {plan._step} is {plan.stock.peak_text}"
-        )
-    table = ["", *rows_of(plan.sites)] if plan.sites else []
-    return "\n".join([*plan.summary, *table, *([_gap(plan)] if plan.gap else [])])
 
 
 def _gap(plan: Plan) -> str:

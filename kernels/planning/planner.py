@@ -10,24 +10,19 @@ from typing import NamedTuple
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.bounds import Bound, squared_bound
-from actfit.kernels.planning.budget import check, limits
+from actfit.kernels.planning.blocks import repeated_modules
+from actfit.kernels.planning.budget import Goal, Limits, check, limits
 from actfit.kernels.planning.fastest import fastest
-from actfit.kernels.planning.goals import Goal
-from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.modules import repeated_modules
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.prices import measure
-from actfit.kernels.planning.safety import Checked, checked
+from actfit.kernels.planning.safety import Bound, Checked, checked, squared_bound
 from actfit.kernels.planning.search import Candidate, search, smallest
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
-from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, widest
+from actfit.kernels.planning.solve import InfeasibleError, Solution, error_of, widest
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
 from actfit.kernels.planning.training import check_optimizer
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
-
-STACK_LEVEL = 3  # the caller of make_plan, seen from plan_of
 
 
 class _Measured(NamedTuple):
@@ -46,13 +41,14 @@ def plan_of(
     max_gradient_error: Bound | None = None,
     goal: Goal = "time",
     strict: bool = False,
-    stack_level: int = STACK_LEVEL,
+    stack_level: int = 1,
     argument: str = "budget",
 ) -> Plan:
     """As `make_plan`, for a task.
 
-    stack_level: of the caller that a warning points to, seen from here; argument: what the user calls the budget.
+    stack_level: as of `make_plan`, which calls this; argument: what the user calls the budget.
     """
+    stack_level += 2  # seen from here
     check_optimizer(task.optimizer, check(budget, argument), argument)
     for message in _doubts(task):
         warnings.warn(message, stacklevel=stack_level)
@@ -129,7 +125,7 @@ def _found(task: Task, limit: Limits, bound: Bound | None, goal: Goal) -> tuple[
     if refused is not None and (bound == 0 or len(tries) == 1):
         raise refused
     step = smallest(task, limit)
-    peak, now = step.peak_with(everywhere(step, WIDTHS[0])) or 0, task.stock.peak or 1
+    peak, now = step.peak_with(WIDTHS[0]), max(task.stock.peak, 1)
     return (
         f"the peak of a step would be {size(peak)} or more, {peak / now:.3g} × what it is now, as codes are decoded"
         " whole; larger budgets may gain, and deeper models do"
@@ -155,28 +151,22 @@ def _measured(task: Task, best: Candidate, uniform: Bits, goal: Goal) -> _Measur
     return _Measured(best, errors, uniform_error**0.5, decoded, verdict)
 
 
-def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, uniform: Mapping[str, int]) -> Plan:
+def _planned(task: Task, budget: str | float, goal: Goal, measured: _Measured, uniform: Bits) -> Plan:
     """The plan of what was found and measured; uniform: the same bits everywhere."""
     best, bits = measured.best, measured.best.solution.bits
-    return Plan(
-        type(task.model).__name__,
-        str(budget),
-        task.rounding,
-        tuple(best.ways.recomputed),
-        _sites(best.step, bits, best.errors, measured.decoded),
-        task.stock,
-        Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
-        measured.errors,
-        next(iter(uniform.values()), 0),
-        measured.uniform,
-        best.solution.gap,
-        task.measured_on,
-        task.compiles,
-        task.work(best.step.operations),
-        goal,
-        modules=repeated_modules(task.model),
+    return replace(
+        _unneeded(task, budget, goal),
+        recomputed=tuple(best.ways.recomputed),
         unchanged=tuple(best.ways.unchanged),
-        optimizer=task.held.name,
+        sites=_sites(best.step, bits, best.errors, measured.decoded),
+        planned=Bytes(best.step.kept_with(bits), best.step.peak_with(bits)),
+        errors=measured.errors,
+        uniform=next(iter(uniform.values()), None) or 0,
+        uniform_error=measured.uniform,
+        gap=best.solution.gap,
+        measured_on=task.measured_on,
+        work=task.work(best.step.operations),
+        modules={kind: len(alike) for kind, alike in repeated_modules(task.model).items()},
         time=best.time if best.time and (best.measured or task.stand_in is not None) else None,
     )
 

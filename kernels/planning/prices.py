@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actfit.kernels import private
 from actfit.kernels.memory.step import differentiated
-from actfit.kernels.planning.batches import Call, copies, on_samples, parts
+from actfit.kernels.planning.batches import Call, copies, on_samples, part
 from actfit.kernels.planning.blocks import Blocks, BlockWays
 from actfit.kernels.planning.task import SAMPLES, Task, in_training
 
@@ -72,7 +72,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
     if not real or task.stand_in is not None:
         return usual(blocks)
     task.progress("timing steps")
-    few = parts((task.call, task.targets), SAMPLES).share
+    _, few = part((task.call, task.targets), SAMPLES)
     stock: Ways = {STOCK: nullcontext}
     ways = stock | {
         EXACT: task.changed(BlockWays(exact=True)),
@@ -109,7 +109,7 @@ def _fitting(task: Task) -> float:
         return 1.0
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(ROOM * free / max((task.stock.peak or 1) - task.held.before, 1))
+    return float(ROOM * free / max(task.stock.peak - task.held.before, 1))
 
 
 def _seconds(
@@ -120,7 +120,9 @@ def _seconds(
     for number in range(rounds + 1):
         for way, changed in ways.items():
             with changed(), torch.compiler.set_stance("default"):
-                taken = _timed(task, partial(_step, task, call, targets))
+                begun = _now(task)
+                _step(task, call, targets)
+                taken = _now(task) - begun
             if number:
                 seconds[way].append(taken)
         if blocks:
@@ -144,32 +146,23 @@ def _step(task: Task, call: Call, targets: Any) -> None:
     torch.autograd.grad(losses, weights, [torch.ones_like(x) for x in losses], allow_unused=True)
 
 
-def _timed(task: Task, run: Callable[[], object]) -> float:
-    wait = _waiting(task)
-    wait()
-    begun = time.perf_counter()
-    run()
-    wait()
-    return time.perf_counter() - begun
-
-
-def _waiting(task: Task) -> Callable[[], object]:
-    """What waits for the model's device."""
+def _now(task: Task) -> float:
+    """Seconds, when the model's device has done all that it was given."""
     device = next(task.model.parameters()).device
-    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _clocked(task: Task, blocks: Blocks, seconds: Mapping[str, list[float]], undone: ExitStack) -> None:
     """Let hooks note the seconds of each block's forward pass."""
-    wait, begun = _waiting(task), {}
+    begun: dict[str, float] = {}
 
     def begin(name: str, *given: object) -> None:
-        wait()
-        begun[name] = time.perf_counter()
+        begun[name] = _now(task)
 
     def end(name: str, *given: object) -> None:
-        wait()
-        seconds[name].append(time.perf_counter() - begun[name])
+        seconds[name].append(_now(task) - begun[name])
 
     for name in blocks:
         module = task.model.get_submodule(name)

@@ -2,32 +2,57 @@
 
 Rules say which tensors must be exact. Where they do not know an operation that magnifies errors, the gradient is wrong
 without a word. Hence the error is measured, and what cannot be explained by errors of tensors is told.
+A plan's bound on the error is the user's, or what rounding to the dtype in training does to a gradient anyway.
 """
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import hypot, inf, isnan
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from actfit.kernels import private
-from actfit.kernels.errors import KernelError
+from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
 from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
-from actfit.kernels.planning.batches import ELEMENTS, MORE_SAMPLES, Call, copies, parts
-from actfit.kernels.planning.bounds import ROUNDING
+from actfit.kernels.methods.planned import WIDTHS
+from actfit.kernels.planning.batches import ELEMENTS, Call, on_samples
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
 from actfit.kernels.planning.task import SAMPLES, in_training
 
+Bound = float | Literal["dtype"]
+# Of the coarsest dtype: what rounding any change of a gradient anew comes to in networks of bfloat16, .3 % to 1.1 %,
+# with room.
+ROUNDING = 4
 TIMES = 3  # the predicted error, above which a gradient is wrong
 NAMED = 3  # kinds of tensors in a warning
 NO_NUMBERS, NO_GRADIENT = "as its tensors have no numbers", "as nothing wants a gradient"  # such models do not train
+
+
+def check_bound(bound: Any) -> None:
+    """Raise KernelError for a bound that is none."""
+    is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
+    if bound not in (None, "dtype") and not (is_number and 0 <= bound < inf):
+        raise KernelError(f'max_gradient_error must be "dtype" or a number of 0 or more, got {shown(bound)}')
+
+
+def squared_bound(bound: Bound | None, model: nn.Module) -> float:
+    """The largest ||g' - g||² / ||g||² that is allowed: as given, or as rounding to the dtype in training makes it.
+
+    0 if that is less than what float32 rounds, or, of a dtype, finer than codes of the most bits could ever be.
+    """
+    if isinstance(bound, int | float):
+        return float(bound) ** 2 if bound >= torch.finfo(torch.float32).eps else 0.0
+    dtypes = {x.dtype for x in model.parameters() if x.is_floating_point() and x.itemsize > 1}
+    devices = {x.device.type for x in model.parameters()} - {"meta"}
+    dtypes |= {torch.get_autocast_dtype(device) for device in devices if torch.is_autocast_enabled(device)}
+    rounding = ROUNDING * max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+    return rounding**2 if rounding > 2.0 ** -(2 * WIDTHS[-1]) else 0.0
 
 
 @dataclass(frozen=True)
@@ -164,10 +189,12 @@ def check_model(
     def measured(call: Call, targets: Any, share: float) -> Checked:
         trials = Trials(method.rounding, smallest=int(SMALLEST * share), compiles=compiles)
         gradients = kind(copied, *call, loss, trials, targets)
-        return checked(gradients, _bits(method, gradients), planned)
+        bits = {site: None if (at := method.at(site)) is None else at.bits for site in gradients.sites}
+        return checked(gradients, bits, planned)
 
     try:
-        copied = _copied(model)
+        # With the same tensors: what forward stores in lists and objects stays in the copy.
+        copied = copy.deepcopy(model, {id(x): x for x in (*model.parameters(), *model.buffers())})
         if any(private.is_fake(weight) or weight.is_meta for weight in copied.parameters()):
             return Checked(note=NO_NUMBERS)
         if not any(x.requires_grad for x in (*copied.parameters(), *tensors(call))):
@@ -176,22 +203,9 @@ def check_model(
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
         with in_training(copied):
-            return _on_enough_samples(call, targets, measured)
+            return on_samples(call, targets, SAMPLES, False, measured)
     except Exception as error:  # of any kind, as the model or the loss raises it
         return Checked(note=f"as the model cannot run so: {line(error)}")
-
-
-def _on_enough_samples(call: Call, targets: Any, measured: Callable[[Call, Any, float], Checked]) -> Checked:
-    """What is measured on copies of two samples, or on more if a model or a loss does not run on two."""
-    for samples in (SAMPLES, MORE_SAMPLES):
-        few = parts((call, targets), samples)
-        try:
-            return measured(*copies(few.to_plan), few.share)
-        except (KernelError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:
-            continue
-    return measured(*copies((call, targets)), 1.0)
 
 
 def _check_elements(module: nn.Module, args: Any) -> None:
@@ -201,15 +215,3 @@ def _check_elements(module: nn.Module, args: Any) -> None:
         raise ValueError(
             f"a batch norm must be given {ELEMENTS} elements a channel or more, got {tuple(args[0].shape)}"
         )
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy with the same tensors: what forward stores in lists and objects stays there."""
-    own = [*model.parameters(), *model.buffers()]
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in own}
-    return copy.deepcopy(model, memo)
-
-
-def _bits(method: EveryTensor, gradients: Gradients) -> Mapping[str, int | None]:
-    methods = {site: method.at(site) for site in gradients.sites}
-    return {site: None if at is None else at.bits for site, at in methods.items()}

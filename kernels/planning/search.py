@@ -1,14 +1,15 @@
 """Searches the blocks to compute again and the bits of all sites; steps and errors are measured as it needs them."""
 
-from math import ceil, floor, inf, log10
+from bisect import bisect_left
+from math import ceil, floor, log10
 from typing import NamedTuple
 
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.sensitivity import SiteErrors, completed
-from actfit.kernels.planning.solve import InfeasibleError, Solution, everywhere, infeasible, solve
+from actfit.kernels.planning.solve import InfeasibleError, Solution, infeasible, solve
 from actfit.kernels.planning.step import Step
 from actfit.kernels.planning.task import Task
 
@@ -37,32 +38,30 @@ def search(task: Task, limit: Limits, bound: float | None, low_peak: bool = Fals
     Of steps with a low peak or without, see `Task.step`. Raises InfeasibleError if no solution is within the limits.
     """
     blocks = task.blocks
-    step = task.step(CAPTURED, low_peak)
     smallest(task, limit, low_peak)  # raises before errors are measured, which takes time
-    errors = task.errors((), step)
-    max_error = _bound(errors, bound)
+    errors = task.errors((), task.step(CAPTURED, low_peak))
+    max_error = sum(by_bits[USUAL] for by_bits in errors.values()) if bound is None else bound**2
 
-    def estimated_error(count: int) -> float:
-        """The error with `count` blocks computed again, infinite if that does not fit."""
-        recomputed = step if count == 0 else task.step(BlockWays(blocks[:count]), low_peak)
+    def enough(count: int) -> bool:
+        """Whether it fits with `count` blocks computed again, and is estimated to err by no more than the bound."""
+        step = task.step(BlockWays(blocks[:count]), low_peak)
         try:
-            return solve(recomputed, completed(errors, recomputed), limit).error
+            return solve(step, completed(errors, step), limit).error <= max_error
         except InfeasibleError:
-            return inf
+            return False
 
     count = 0
-    if blocks and estimated_error(0) > max_error and _all_fit(task, limit, low_peak):
-        low, count = 0, len(blocks)
-        while count - low > 1:
-            middle = (low + count) // 2
-            low, count = (low, middle) if estimated_error(middle) <= max_error else (middle, count)
+    if blocks and not enough(0) and limit.hold(task.step(BlockWays(blocks), low_peak), WIDTHS[0]):
+        count = bisect_left(range(len(blocks)), True, lo=1, key=enough)
     candidate = _measured(task, blocks[:count], limit, low_peak)
     while candidate.solution.error > max_error and 0 < count < len(blocks):  # the estimate was too low
         count += 1
         candidate = _measured(task, blocks[:count], limit, low_peak)
-    if bound is not None and candidate.solution.error > max_error:
+    error = candidate.solution.error**0.5
+    if bound is not None and error > bound:
+        unit = 10.0 ** (floor(log10(error)) - 2)  # of three digits, not less than it is
         raise KernelError(
-            f"max_gradient_error must be at least {_up(candidate.solution.error**0.5)} for this budget, got {bound:g};"
+            f"max_gradient_error must be at least {ceil(error / unit) * unit:.3g} for this budget, got {bound:g};"
             " or give a larger budget"
         )
     return candidate
@@ -73,29 +72,14 @@ def smallest(task: Task, limit: Limits, low_peak: bool = False) -> Step:
 
     Raises InfeasibleError if neither is.
     """
-    steps = [task.step(CAPTURED, low_peak)]
-    if not _fits(steps[0], limit) and task.blocks:
-        steps.append(task.step(BlockWays(task.blocks), low_peak))
-    for step in steps:
-        if _fits(step, limit):
+    steps = []
+    for ways in (CAPTURED, *([BlockWays(task.blocks)] if task.blocks else [])):
+        step = task.step(ways, low_peak)
+        if limit.hold(step, WIDTHS[0]):
             return step
-    raise InfeasibleError(infeasible(min(steps, key=lambda step: _least(step, limit)), limit))
-
-
-def _fits(step: Step, limit: Limits) -> bool:
-    """Whether a step is within the limits with the narrowest codes."""
-    return limit.hold(step, everywhere(step, WIDTHS[0]))
-
-
-def _all_fit(task: Task, limit: Limits, low_peak: bool) -> bool:
-    """Whether a step with all blocks computed again is possible and within the limits."""
-    return bool(task.blocks) and _fits(task.step(BlockWays(task.blocks), low_peak), limit)
-
-
-def _least(step: Step, limit: Limits) -> int:
-    """The bytes of what is limited, with the narrowest codes."""
-    bits = everywhere(step, WIDTHS[0])
-    return step.kept_with(bits) if limit.peak is None else step.peak_with(bits) or 0
+        steps.append(step)
+    limited = Step.kept_with if limit.peak is None else Step.peak_with
+    raise InfeasibleError(infeasible(min(steps, key=lambda step: limited(step, WIDTHS[0])), limit))
 
 
 def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Candidate:
@@ -104,14 +88,3 @@ def _measured(task: Task, blocks: Blocks, limit: Limits, low_peak: bool) -> Cand
     step = task.step(ways, low_peak)
     errors = task.errors(blocks, step)
     return Candidate(ways, step, errors, solve(step, errors, limit))
-
-
-def _bound(errors: SiteErrors, bound: float | None) -> float:
-    """The bound on the squared error: as given, or the error of the usual bits everywhere."""
-    return bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
-
-
-def _up(number: float) -> str:
-    """A positive number in three digits, not less than it is."""
-    unit = 10.0 ** (floor(log10(number)) - 2)
-    return f"{ceil(number / unit) * unit:.3g}"

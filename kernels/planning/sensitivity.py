@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from actfit.coefficients.progress import silent
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.saved import like
 from actfit.kernels.memory.step import Loss, differentiated
@@ -89,6 +90,12 @@ class Gradients(ABC):
     ----------
     share
         Of a larger batch that samples are taken of, that this is; 1: there are no other samples.
+    sites
+        Names of the sites where tensors were saved.
+    decoded
+        Errors of the tensors that backward passes got decoded.
+    of_loss
+        Whether it is the gradient of a loss.
     """
 
     share: float = 1.0
@@ -101,9 +108,11 @@ class Gradients(ABC):
         loss: Loss | None,
         trials: Trials,
         targets: Any = None,
-        progress: Callable[[str], object] | None = None,
+        progress: Callable[[str], object] = silent,
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
+        self.sites: Set[str] = trials.sites.keys()
+        self.decoded = trials.decoded
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:
             raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
@@ -111,32 +120,16 @@ class Gradients(ABC):
             self._losses = differentiated(self._output(model, args, kwargs), loss, targets)
         # For a scalar, as a loss is, its own gradient; for other tensors that of a random linear function.
         self._outer = [torch.randn_like(x) / x.numel() ** 0.5 if x.dim() else torch.ones_like(x) for x in self._losses]
+        self.of_loss = all(x.numel() == 1 for x in self._losses)
         self._exact = self._gradient({})
         self._norm = _norm(self._exact)
         if not isfinite(self._norm):
             raise KernelError("the gradient must be finite for errors to be measured, got one with NaN or infinities")
 
-    @property
-    def sites(self) -> Set[str]:
-        """Names of the sites where tensors were saved."""
-        return self._trials.sites.keys()
-
-    @property
-    def of_loss(self) -> bool:
-        """Whether it is the gradient of a loss."""
-        return all(x.numel() == 1 for x in self._losses)
-
-    @property
-    def decoded(self) -> Decoded:
-        """Errors of the tensors that backward passes got decoded."""
-        return self._trials.decoded
-
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""
         parts = zip(self._gradient(bits), self._exact, strict=True)
-        difference = sum(
-            float((a.double() - b.double()).square().sum()) for a, b in parts if a is not None and b is not None
-        )
+        difference = _norm(None if a is None or b is None else a.double() - b.double() for a, b in parts)
         return difference / self._norm if self._norm else 0.0
 
     def excerpt(self) -> Exact:
@@ -153,8 +146,7 @@ class Gradients(ABC):
 
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
-        if self._progress is not None:
-            self._progress(f"backward pass {self.passes} of samples")
+        self._progress(f"backward pass {self.passes} of samples")
         self._trials.bits = bits
         try:
             return list(
@@ -223,12 +215,7 @@ def like_site(site: str) -> str:
 
 def _interpolated(bits: int, measured: Mapping[int, float]) -> float:
     """The error at a width, interpolated between the two nearest measured ones as a power of the size of a step."""
-    if bits in measured:
-        return measured[bits]
-    low = max(width for width in measured if width < bits)
-    high = min(width for width in measured if width > bits)
-    if not measured[low] or not measured[high]:
-        return measured[low]
-    below, here, above = (np.log(2.0**width - 1) for width in (low, bits, high))
-    share = (here - below) / (above - below)
-    return float(np.exp((1 - share) * np.log(measured[low]) + share * np.log(measured[high])))
+    if bits in measured or not all(measured.values()):
+        return measured[max(width for width in measured if width <= bits)]
+    steps = np.log([2.0**width - 1 for width in measured])
+    return float(np.exp(np.interp(np.log(2.0**bits - 1), steps, np.log(list(measured.values())))))

@@ -5,7 +5,7 @@ their roundings are independent.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.sensitivity import Bits, SiteErrors
 from actfit.kernels.planning.step import Step
 
@@ -45,7 +45,7 @@ def solve(step: Step, errors: SiteErrors, limits: Limits) -> Solution:
     InfeasibleError
         If the limits are too small; the message has the smallest possible ones.
     """
-    if not limits.hold(step, everywhere(step, WIDTHS[0])):
+    if not limits.hold(step, WIDTHS[0]):
         raise InfeasibleError(infeasible(step, limits))
     if not step.sites:
         return Solution({}, 0.0, 0.0)
@@ -80,15 +80,13 @@ def _least(
     whole = np.kron(np.eye(len(step.sites)), [0.0] * len(WIDTHS) + [1.0])
     # Whole for all sites that save the same tensor, or for none: there is one tensor.
     as_first = [whole[number] - whole[first] for first, *others in step.alike for number in others]
+    equal = np.repeat([1.0, 0.0], [len(step.sites), len(as_first)])
+    least, most = np.append(equal, np.full(len(rows), -np.inf)), np.append(equal, bounds)
     optimum = milp(
         cost / (cost.max(initial=0.0) or 1.0),
         integrality=np.ones_like(cost),
         bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(csr_array(one_width_each), 1, 1),
-            *([LinearConstraint(csr_array(np.array(as_first)), 0, 0)] if as_first else []),
-            *([LinearConstraint(csr_array(rows), -np.inf, bounds)] if len(rows) else []),
-        ],
+        constraints=LinearConstraint(csr_array(np.vstack([one_width_each, *as_first, rows])), least, most),
         options={"mip_rel_gap": GAP, "time_limit": SECONDS},
     )
     if optimum.x is None:
@@ -120,32 +118,30 @@ def error_of(errors: SiteErrors, bits: Bits) -> float:
     return sum(errors[site][width] for site, width in bits.items() if width is not None)
 
 
-def everywhere(step: Step, bits: int) -> dict[str, int]:
-    """The same bits at every site."""
-    return dict.fromkeys([site.name for site in step.sites], bits)
-
-
-def infeasible(step: Step, limits: Limits) -> str:
-    """The reason why the limits are too small, and the smallest budget that is not."""
-    narrowest = everywhere(step, WIDTHS[0])
-    codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
-    argument = limits.argument
-    kept, peak = step.kept_with(narrowest), step.peak_with(narrowest)
-    if limits.held:
-        codes = f"weights, batch and optimizer take {size(limits.held)}, {codes}"
-    if limits.kept is None or kept <= limits.kept:
-        return (
-            f"{argument} must be at least {size(peak or 0, up=True)} at the peak of a step, got"
-            f" {size(limits.peak or 0)}: {codes}, and tensors that operations work on the rest; take fewer samples at"
-            " once"
-        )
-    least, got = f"at least {size(kept, up=True)} kept for backward", size(limits.kept)
-    if limits.stock is not None:
+def infeasible(step: Step, limits: Limits, bits: int | None = WIDTHS[0]) -> str:
+    """The reason why the limits are too small, and the smallest budget that is not; bits: None for whole tensors."""
+    kept, peak = step.kept_with(bits), step.peak_with(bits)
+    least, got, rest = f"{size(kept, up=True)} kept for backward", limits.kept, "what must stay exact the rest"
+    if got is None or kept <= got:
+        least, got = f"{size(peak, up=True)} at the peak of a step", limits.peak
+        rest = "tensors that operations work on the rest; take fewer samples at once"
+    elif limits.stock is not None:
         share = math.ceil(1000 * (kept + 1) / limits.stock) / 1000
         if share >= 1:
-            return f"{argument} must be left out for a model that codes cannot make smaller, got {got} of {size(kept)}"
-        least = f"at least {share:g}, {size(kept, up=True)} kept for backward"
-    return f"{argument} must be {least}, got {got}: {codes}, and what must stay exact the rest"
+            what = "exact ways" if bits is None else "codes"
+            return (
+                f"{limits.argument} must be left out for a model that {what} cannot make smaller, got {size(got)} of"
+                f" {size(kept)}"
+            )
+        least = f"{share:g}, {least}"
+    if bits is None:
+        why = "exact gradients take as much, with all blocks computed again that can be; max_gradient_error may allow"
+        why += " less"
+    else:
+        held = f"weights, batch and optimizer take {size(limits.held)}, " if limits.held else ""
+        codes = size(sum(site.bytes(bits) for site in step.sites))
+        why = f"{held}with {bits} bits everywhere codes take {codes}, and {rest}"
+    return f"{limits.argument} must be at least {least}, got {size(got or 0)}: {why}"
 
 
 def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -175,10 +171,9 @@ def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np
     return np.array(rows).reshape(-1, byte_counts.size), np.array(bounds)
 
 
-def widest(step: Step, limits: Limits, widths: Sequence[int] = WIDTHS) -> dict[str, int]:
+def widest(step: Step, limits: Limits) -> dict[str, int | None]:
     """The widest codes, the same at every site, that stay within the limits; raises KernelError as `solve` does."""
-    for bits in reversed(widths):
-        uniform = everywhere(step, bits)
-        if limits.hold(step, uniform):
-            return uniform
+    for bits in reversed(WIDTHS):
+        if limits.hold(step, bits):
+            return step.everywhere(bits)
     raise InfeasibleError(infeasible(step, limits))

@@ -1,7 +1,7 @@
 """A step of training, as plans see it: the sites of a model, and the bytes that are alive between events."""
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -10,6 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from actfit.kernels.memory.step import Living
+from actfit.kernels.methods.planned import WIDTHS
+
+TRIES = 8  # steps that `least_peak` observes; the models tried needed at most 3
+PART = 8  # Tensors of less than this part of a peak are left in codes: a step takes seconds to observe; our choice.
+Widths = Mapping[str, int | None] | int | None  # bits by site, or the same at all; None: whole tensors
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,13 @@ class Step:
         Bits of each code.
     peaks
         The most bytes alive in each segment of the step, besides those from before; a segment ends when a site is saved
-        or freed. Empty if not known.
+        or freed.
     backward
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
         Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
     operations
-        Floating-point operations of products; None if not known.
+        Floating-point operations of products.
     whole
         Names and bytes of tensors that were saved whole, though they could have codes.
     """
@@ -74,22 +79,26 @@ class Step:
     peaks: Sequence[int]
     backward: int
     kept: int
-    operations: int | None = None
+    operations: int = 0
     whole: Mapping[str, int] = field(default_factory=dict)
 
-    def kept_with(self, bits: Mapping[str, int | None]) -> int:
+    def everywhere(self, bits: int | None) -> dict[str, int | None]:
+        """The same bits at every site; None: whole tensors."""
+        return dict.fromkeys([site.name for site in self.sites], bits)
+
+    def kept_with(self, bits: Widths) -> int:
         """Bytes that are saved for backward with other bits at some sites."""
         changes = self._changes(bits)
         return self.kept + sum(more for born, dead, more in changes if born < self.backward <= dead)
 
-    def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
-        """The most bytes alive with other bits at some sites; None if not known."""
-        return max(self.peaks_with(bits), default=None)
+    def peak_with(self, bits: Widths) -> int:
+        """The most bytes alive with other bits at some sites."""
+        return max(self.peaks_with(bits))
 
-    def peaks_with(self, bits: Mapping[str, int | None]) -> list[int]:
-        """The most bytes alive in each segment with other bits at some sites; empty if not known."""
+    def peaks_with(self, bits: Widths) -> list[int]:
+        """The most bytes alive in each segment with other bits at some sites."""
         more = [0] * (len(self.peaks) + 1)
-        for born, dead, change in self._changes(bits) if self.peaks else ():
+        for born, dead, change in self._changes(bits):
             more[born] += change
             more[dead] -= change
         return [peak + now for peak, now in zip(self.peaks, accumulate(more), strict=False)]
@@ -106,16 +115,53 @@ class Step:
             groups.setdefault(("tensor", site.tensor) if shares else number, []).append(number)
         return list(groups.values())
 
-    def _changes(self, bits: Mapping[str, int | None]) -> Iterator[tuple[int, int, int]]:
+    def _changes(self, bits: Widths) -> Iterator[tuple[int, int, int]]:
         """The first segment with other bytes, the first without, and how many more they are."""
         for group in self.alike:
             whole = []
             for site in (self.sites[number] for number in group):
-                width, now = bits.get(site.name, self.bits), site.bytes(self.bits)
+                width = bits.get(site.name, self.bits) if isinstance(bits, Mapping) else bits
+                now = site.bytes(self.bits)
                 yield site.born, site.dead, (0 if width is None else site.bytes(width)) - now
                 whole += [site] if width is None else []
             if whole:
                 yield min(site.born for site in whole), max(site.dead for site in whole), whole[0].whole
+
+
+def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str]) -> Step:
+    """The step with the lowest peak that was found, with the narrowest codes at all sites but those that stay whole.
+
+    Backward decodes a tensor as a whole for an operation that does not read it by pieces, and forward encodes it while
+    it is whole. If a step's peak is then, as of the logits of a large vocabulary, it is lower without these codes.
+
+    Parameters
+    ----------
+    observed
+        A step, by the names of sites that stay whole.
+    whole
+        Names to begin with.
+    """
+    step = observed(whole)
+    for _ in range(TRIES):
+        if not (more := _at_peak(step)):
+            break
+        tried = observed({*step.whole, *more})
+        if tried.peak_with(WIDTHS[0]) >= step.peak_with(WIDTHS[0]):
+            break
+        step = tried
+    return step
+
+
+def _at_peak(step: Step) -> set[str]:
+    """Sites that are whole beside their codes at the peak: just encoded, or decoded. None if they are small."""
+    peaks = step.peaks_with(WIDTHS[0])
+    peak = peaks.index(max(peaks))
+    sites = {
+        site.name: site.whole
+        for site in step.sites
+        if site.born - 1 == peak or any(first <= peak <= last for first, last in site.decoded)
+    }
+    return set(sites) if PART * sum(sites.values()) >= max(peaks) else set()
 
 
 class History(Living):
@@ -125,11 +171,8 @@ class History(Living):
         super().__init__()
         self.peaks: list[int] = []
         self.whole: dict[str, int] = {}
-        self._site: dict[int, tuple[str, int, int, int]] = {}
-        self._tensors: dict[int, Any] = {}
-        self._lives: dict[int, list[int]] = {}
-        self._by_planes: dict[int, int] = {}  # sites by the storages of their codes
-        self._decoded: dict[int, list[list[int]]] = {}
+        self._sites: list[dict[str, Any]] = []  # as of `SavedSite`
+        self._by_planes: dict[int, dict[str, Any]] = {}  # these by the storages of their codes
 
     def event(self) -> int:
         """End a segment; gives the number of the next."""
@@ -143,36 +186,29 @@ class History(Living):
         code: bit planes, and what goes with them.
         """
         planes, *rest = code
-        key = len(self._site)
-        self._site[key] = name, x.numel() * x.itemsize, planes.nbytes // bits, sum(part.nbytes for part in rest)
         storage = self._known[x.untyped_storage()._cdata]
-        self._tensors[key] = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
-        self._lives[key], self._decoded[key] = [self.event(), -1], []
+        tensor = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
+        sizes = {"whole": x.nbytes, "per_bit": planes.nbytes // bits, "fixed": sum(part.nbytes for part in rest)}
+        site = {"name": name, **sizes, "born": self.event(), "dead": None, "decoded": [], "tensor": tensor}
+        self._sites.append(site)
         address = planes.untyped_storage()._cdata
-        self._by_planes[address] = key
+        self._by_planes[address] = site
         weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
-        weakref.finalize(until, self._freed, key)
+        weakref.finalize(until, lambda: site.update(dead=self.event()))
 
     def decoded(self, planes: Tensor, result: Tensor) -> Tensor:
         """Record that a whole tensor is alive that was decoded from these bit planes; gives it back."""
-        key = self._by_planes.get(planes.untyped_storage()._cdata)
-        if key is not None:
-            life = [len(self.peaks), len(self.peaks)]
-            self._decoded[key].append(life)
-            weakref.finalize(result.untyped_storage(), lambda: life.__setitem__(1, len(self.peaks)))
+        site = self._by_planes.get(planes.untyped_storage()._cdata)
+        if site is not None:
+            times, place, now = site["decoded"], len(site["decoded"]), len(self.peaks)
+            times.append((now, now))
+            weakref.finalize(result.untyped_storage(), lambda: times.__setitem__(place, (now, len(self.peaks))))
         return result
-
-    def _freed(self, key: int) -> None:
-        self._lives[key][1] = self.event()
 
     def sites(self) -> list[SavedSite]:
         """All sites, after the step."""
         last = len(self.peaks)
-        lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
-        decoded = [[(first, end) for first, end in times] for times in self._decoded.values()]
         return [
-            SavedSite(*site, *life, times, tensor)
-            for site, life, times, tensor in zip(
-                self._site.values(), lives, decoded, self._tensors.values(), strict=True
-            )
+            SavedSite(**site | {"dead": site["dead"] or last, "decoded": tuple(site["decoded"])})
+            for site in self._sites
         ]

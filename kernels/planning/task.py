@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from actfit.coefficients.progress import silent
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.isolated import on_copies, train
@@ -20,10 +21,9 @@ from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.blocks import CAPTURED, Blocks, BlockWays, recomputing, repeated_blocks
 from actfit.kernels.planning.noise import Exact
 from actfit.kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, completed, sensitivities
-from actfit.kernels.planning.step import Step
+from actfit.kernels.planning.step import Step, least_peak
 from actfit.kernels.planning.training import Held, Optimizer, held_by
 from actfit.kernels.planning.values import Bytes
-from actfit.kernels.planning.whole import least_peak
 
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
 SAMPLES = 2  # on which errors are measured
@@ -32,10 +32,6 @@ PASSES = 64  # backward passes that measuring may take
 # are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
 MISSING = 0.1
 MOST = 0.25  # of a batch, of which twice as many samples are tried next, and as many to check; of more: all of it
-
-
-def silent(doing: str) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)
@@ -97,30 +93,23 @@ class Task(ABC):
     def stock(self) -> Bytes:
         """Bytes of a step of the unchanged model."""
         self.progress("a step as it is")
-        return self.bytes(())
+        return self.without_codes(())[0]
 
-    def bytes(self, blocks: Blocks) -> Bytes:
-        """Bytes of a step without codes."""
-        return self._without_codes(blocks)[0]
-
-    def work_without_codes(self, blocks: Blocks) -> float | None:
-        """Operations of products in a step without codes, × those of the unchanged model; None if there are none."""
-        return self.work(self._without_codes(blocks)[1])
-
-    def work(self, operations: int | None) -> float | None:
-        """Operations of a step, × those of the unchanged model; None if not known."""
-        _, stock = self._without_codes(())
+    def work(self, operations: int) -> float | None:
+        """Operations of a step, × those of the unchanged model; None if there are none."""
+        _, stock = self.without_codes(())
         return operations / stock if operations and stock else None
 
-    def _without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
+    def without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
         """Bytes of a step without codes, and floating-point operations of its products."""
-        if tuple(blocks) not in self._whole:
+        key = tuple(blocks)
+        if key not in self._whole:
             living = Living()
             with recomputing(self.model, blocks):
                 run_step(living, self.model, *self.call, **self._step_options)
                 kept = trial(self.model, *self.call, training=self.training).total
-            self._whole[tuple(blocks)] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
-        return self._whole[tuple(blocks)]
+            self._whole[key] = Bytes(kept, max(self.held.over([living.peak]))), living.operations
+        return self._whole[key]
 
     @property
     def _step_options(self) -> dict[str, Any]:
@@ -175,11 +164,9 @@ class Task(ABC):
             self._errors[key] = completed(measured, step), completed(foreseen, step)
         return self._errors[key]
 
-    @contextmanager
-    def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> Iterator[Gradients]:
+    def checking(self, blocks: Blocks, names: Sequence[str] | Bits) -> AbstractContextManager[Gradients]:
         """Gradients of samples that plans with these sites were not made with."""
-        with self._gradients(blocks, names, True) as gradients:
-            yield gradients
+        return self._gradients(blocks, names, True)
 
     @contextmanager
     def _gradients(self, blocks: Blocks, names: Sequence[str] | Bits, check: bool) -> Iterator[Gradients]:

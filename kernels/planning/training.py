@@ -109,9 +109,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     return Held(before, update, type(optimizer).__name__, len(ours - theirs))
 
 
-def of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
-    """Bytes of the optimizer's state, and of what a step makes besides."""
-    copied = _without_memory(optimizer)
+def of_step(optimizer: optim.Optimizer, on_gpu: bool = False) -> tuple[int, int]:
+    """Bytes of the optimizer's state, and of what a step makes besides; on_gpu: wherever its weights are now."""
+    copied = _without_memory(optimizer, on_gpu)
     try:
         copied.step()
         with Living() as living:
@@ -127,7 +127,7 @@ def of_step(optimizer: optim.Optimizer) -> tuple[int, int]:
     return _bytes(tensors(copied.state)), 0 if in_place else living.peak
 
 
-def _without_memory(optimizer: optim.Optimizer) -> optim.Optimizer:
+def _without_memory(optimizer: optim.Optimizer, on_gpu: bool) -> optim.Optimizer:
     """A copy with gradients; its tensors have no memory, but for single numbers, and it computes as on their device."""
     weights = _weights(optimizer)
     memo: dict[int, Any] = {id(x): _shape(x) for x in tensors(optimizer.state) if x.dim()}
@@ -135,7 +135,7 @@ def _without_memory(optimizer: optim.Optimizer) -> optim.Optimizer:
         memo[id(weight)] = like = nn.Parameter(_shape(weight), weight.requires_grad)
         like.grad = _shape(weight) if weight.requires_grad else None
     copied = copy.deepcopy(optimizer, memo)
-    on_gpu = all(weight.device.type == "cuda" for weight in weights)
+    on_gpu = on_gpu or all(weight.device.type == "cuda" for weight in weights)
     for group in copied.param_groups:
         if group.get("fused"):  # works in place, which "meta" has no kernels for
             group.update(fused=False, foreach=False)

@@ -1,12 +1,13 @@
 """What a plan consists of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, TypeVar
 
 from actfit.kernels.errors import shown
 from actfit.kernels.memory.saved import size
+from actfit.kernels.planning.sensitivity import like_site
 
 T = TypeVar("T")
 WITH_WHOLE_NUMBERS: dict[Any, Any] = {float: int | float, float | None: int | float | None}  # JSON has 1 for 1.0
@@ -40,15 +41,10 @@ class PlannedSite:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes of one step: saved for backward, and alive at the peak besides those from before; None: not known."""
+    """Bytes of one step: saved for backward, and alive at the peak besides those from before."""
 
     kept: int
-    peak: int | None
-
-    @property
-    def peak_text(self) -> str:
-        """The peak for a table."""
-        return "–" if self.peak is None else size(self.peak)
+    peak: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +65,23 @@ class Errors:
     predicted: float
     measured: float
     smaller_batch: float | None = None
+
+
+def rows_of(sites: Sequence[PlannedSite]) -> list[str]:
+    """A table of saved tensors, in which similar ones share a row."""
+    groups: dict[str, list[PlannedSite]] = {}
+    for site in sites:
+        groups.setdefault(like_site(site.name), []).append(site)
+    total = sum(site.error for site in sites) or 1.0
+    rows = ["| saved tensor | number | bits | before | planned | share of the error |", "|---|---:|---|---:|---:|---:|"]
+    for name, group in groups.items():
+        bits = ["whole" if site.bits is None else str(site.bits) for site in group]
+        if len(set(bits)) == 1:
+            del bits[1:]
+        whole, planned = size(sum(site.whole for site in group)), size(sum(site.bytes for site in group))
+        share = sum(site.error for site in group) / total
+        rows.append(f"| {name} | {len(group)} | {', '.join(bits)} | {whole} | {planned} | {share:.0%} |")
+    return rows
 
 
 def checked(kind: type[T], values: Mapping[str, Any]) -> T:

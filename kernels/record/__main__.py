@@ -21,8 +21,7 @@ from pathlib import Path
 import torch
 
 from actfit.coefficients import progress
-from actfit.kernels.memory.making import line
-from actfit.kernels.memory.user_model import user_model
+from actfit.kernels.memory.making import line, user_model
 from actfit.kernels.record.histograms import Histogram, recorded
 
 SEED = 0  # of the model's weights, its inputs and its dropout, where the function does not set its own
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     check(options)
     with progress.shown(options.quiet) as report:
-        histograms = _histograms(options.model, report or (lambda text: None))
+        histograms = _histograms(options.model, report)
     if options.fn is not None:
         selected = {site: each for site, each in histograms.items() if site.rpartition(".")[2] == options.fn}
     else:

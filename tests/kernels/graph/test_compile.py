@@ -19,7 +19,7 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.graph import watch
 from actfit.kernels.graph.lifetimes import live_bytes
 from actfit.kernels.graph.partition import Partitioner
-from actfit.kernels.memory.allocator import growth
+from actfit.kernels.memory.compiled import growth
 from actfit.kernels.methods import every_tensor
 from benchmarks.compression.meter import measured
 from tests.kernels.graph.nets import batch, gradients, net, steps

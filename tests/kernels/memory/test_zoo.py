@@ -148,7 +148,7 @@ def test_the_activation_is_the_one_asked_for(name, fake):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"name": "resnet19"}, "model must be one of bert, .*got 'resnet19'; did you mean 'resnet1"),
+        ({"name": "resnet19"}, "model must be one of bert, .*got 'resnet19'; did you mean resnet1"),
         ({"name": "mlp", "batch": 0}, "batch must be a positive whole number, got 0"),
         ({"name": "mlp", "batch": True}, "batch must be .*, got True"),
         ({"name": "vgg11", "seq": 7}, "seq must be left out for vgg11, which takes images of one size, got 7"),

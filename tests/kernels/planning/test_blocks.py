@@ -9,7 +9,6 @@ from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.blocks import BlockWays, recomputing, repeated_blocks
-from actfit.kernels.planning.solve import everywhere
 from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
 
@@ -128,4 +127,4 @@ def test_what_blocks_are_given_by_keyword_is_coded_too() -> None:
     model, x = Net(), torch.randn(256, 64)
     whole = 4 * 256 * 128 * 4  # bytes of all that blocks are given by keyword
     step = CapturedTask(model, call_of(x)).step(BlockWays(repeated_blocks(model)))
-    assert step.kept_with(everywhere(step, 2)) < whole
+    assert step.kept_with(2) < whole

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from actfit import KernelError, compress, make_plan, saved_bytes
 from actfit.kernels.memory.step import peak_bytes
-from actfit.kernels.planning.batches import Call, call_of, parts
+from actfit.kernels.planning.batches import Call, call_of, part
 from actfit.kernels.planning.make import task_of
 from tests.kernels.planning.nets import NETS, gradient, text
 
@@ -123,14 +123,15 @@ def test_a_model_that_stands_in() -> None:
 
 def test_samples_to_plan_by_and_samples_to_check_by() -> None:
     x, mask = torch.arange(10), torch.ones(10, 3)
-    first, second, share = parts(Call((x,), {"mask": mask, "flag": True}), 2)
+    call = Call((x,), {"mask": mask, "flag": True})
+    (first, share), (second, _) = part(call, 2), part(call, 2, check=True)
     assert share == 0.2
     assert first.args[0].tolist() == [0, 1]
     assert second.args[0].tolist() == [2, 3]
     assert first.kwargs["mask"].shape == (2, 3)
     assert first.kwargs["flag"] is True
     for call in (Call((x, torch.ones(3)), {}), Call((torch.ones(1, 3),), {}), Call((torch.ones(()),), {})):
-        assert parts(call, 2) == (call, call, 1.0)
+        assert part(call, 2) == part(call, 2, check=True) == (call, 1.0)
 
 
 @pytest.mark.slow

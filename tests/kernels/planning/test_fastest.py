@@ -21,10 +21,10 @@ from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning import planner
 from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.blocks import Blocks, BlockWays, repeated_blocks
-from actfit.kernels.planning.bounds import squared_bound
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.fastest import GAIN, fastest
-from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.prices import Parts, Prices, measure
+from actfit.kernels.planning.safety import squared_bound
 from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
 from actfit.kernels.planning.step import SavedSite, Step
@@ -54,8 +54,8 @@ class Alike(Task):
     def blocks(self) -> Blocks:
         return [f"{number}" for number in range(self.count)]
 
-    def bytes(self, blocks: Blocks) -> Bytes:
-        return Bytes(self.count * self.as_stock, self.count * self.as_stock)
+    def without_codes(self, blocks: Blocks) -> tuple[Bytes, int]:
+        return Bytes(self.count * self.as_stock, self.count * self.as_stock), 0
 
     def _observed(self, ways: BlockWays, whole: Set[str] = frozenset()) -> Step:
         captured = [name for name in self.blocks if name not in (*ways.recomputed, *ways.unchanged)]

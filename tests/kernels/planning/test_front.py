@@ -11,10 +11,10 @@ from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import Call
 from actfit.kernels.planning.blocks import recomputing, repeated_blocks
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.fronts import UNIFORM, Front, front_of
-from actfit.kernels.planning.limits import Limits
 from actfit.kernels.planning.planner import plan_of
-from actfit.kernels.planning.solve import GAP, everywhere, solve
+from actfit.kernels.planning.solve import GAP, solve
 from actfit.kernels.planning.task import Task
 from tests.kernels.planning.nets import mlp, text
 
@@ -41,8 +41,8 @@ def test_bytes_rise_and_errors_fall(solved_front: Front) -> None:
 
 def test_ends_are_the_narrowest_codes_and_whole_tensors(task: Task, solved_front: Front) -> None:
     step = task.step()
-    assert solved_front.points[0].bytes.kept == step.kept_with(everywhere(step, 2))
-    assert solved_front.points[-1].bytes.kept == step.kept_with(dict.fromkeys([site.name for site in step.sites], None))
+    assert solved_front.points[0].bytes.kept == step.kept_with(2)
+    assert solved_front.points[-1].bytes.kept == step.kept_with(None)
 
 
 def test_named_points(task: Task, solved_front: Front) -> None:
@@ -86,7 +86,7 @@ def test_a_peak_is_limited(task: Task) -> None:
     solved_front = front_of(task, by="peak", count=3)
     peaks = [point.bytes.peak for point in solved_front.points]
     assert peaks == sorted(peaks)
-    assert peaks[0] <= task.step().peak_with(everywhere(task.step(), 2))
+    assert peaks[0] <= task.step().peak_with(2)
 
 
 @pytest.mark.parametrize("ending", [".svg", ".png"])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from actfit import KernelError, Plan, compress, make_plan, saved_bytes
 from actfit.kernels.planning import fastest, planner
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.prices import Prices
-from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, everywhere, with_fewest_codes
+from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, with_fewest_codes
 from actfit.kernels.planning.step import Step
 from tests.kernels.planning.nets import text
 from tests.kernels.planning.test_solve import errors_of, steps
@@ -47,7 +47,7 @@ def test_fewest_elements_of_all_plans(data: st.DataObject) -> None:
     assert solution is not None
     assert limits.hold(step, solution.bits)
     assert error(solution.bits) <= bound * (1 + 1e-6)
-    total = coded(step, everywhere(step, 2))
+    total = coded(step, step.everywhere(2))
     fewest = min(coded(step, plan) for plan in possible)
     # It stops within GAP of the least sum of elements and TIE's worth of error; its own tolerance is 1e-6 of a cost.
     assert coded(step, solution.bits) / total <= (fewest / total + TIE) / (1 - GAP) + 1e-6 * (len(names) + 1)

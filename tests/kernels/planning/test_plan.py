@@ -11,8 +11,7 @@ from torch import nn
 
 from actfit import KernelError, Plan, make_plan
 from actfit.kernels.methods.planned import Planned
-from actfit.kernels.planning.budget import check, limits
-from actfit.kernels.planning.limits import Limits
+from actfit.kernels.planning.budget import Limits, check, limits
 from actfit.kernels.planning.values import Bytes, Errors, PlannedSite
 from tests.kernels.planning.nets import mlp, text
 

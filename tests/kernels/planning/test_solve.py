@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from actfit import KernelError
 from actfit.kernels.methods.planned import WIDTHS
-from actfit.kernels.planning.limits import Limits
-from actfit.kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
+from actfit.kernels.planning.budget import Limits
+from actfit.kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, infeasible, solve, widest
 from actfit.kernels.planning.step import SavedSite, Step
 
 BITS = 4
@@ -100,3 +100,10 @@ def test_a_budget_below_all_plans() -> None:
 def test_without_limits_all_stays_whole() -> None:
     step = Step([SavedSite("a: f", 4096, 128, 64, 1, 3)], BITS, [100, 700, 700, 100], 2, 576)
     assert solve(step, {"a: f": dict.fromkeys(WIDTHS, 1.0)}, Limits()).bits == {"a: f": None}
+
+
+def test_what_exact_gradients_need_as_a_share() -> None:
+    step = Step([SavedSite("a: f", 4096, 128, 64, 1, 3)], BITS, [100, 700, 700, 100], 2, 576)
+    assert infeasible(step, Limits(kept=10, stock=10000), None).startswith("budget must be at least 0.41, 4.0 KiB kept")
+    said = infeasible(step, Limits(kept=10, stock=4096), None)
+    assert said == "budget must be left out for a model that exact ways cannot make smaller, got 10 B of 4.0 KiB"

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from actfit import KernelError, Plan, compress, front, make_plan, peak_bytes
-from actfit.kernels.planning.budget import check
-from actfit.kernels.planning.goals import Goal
+from actfit.kernels.planning.budget import Goal, check
 from actfit.kernels.planning.training import held_by
 from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import mlp
