@@ -1,4 +1,4 @@
-"""Tests begin without captured graphs, which Dynamo keeps for ever: each trial run collects all garbage several times."""
+"""Tests begin without the graphs that Dynamo keeps of others, which garbage collections of trial runs would look at."""
 
 import pytest
 
