@@ -63,17 +63,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _set_aside() -> Iterator[None]:
-    """Freeze what a module leaves, too, as imports and caches: a full collection took two seconds after many modules.
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Freeze what modules and slow tests leave, too: a full collection took two seconds after many of them.
 
     Dynamo forgets its graphs before: objects that are frozen in cycles stay for ever.
     """
-    yield
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
-    gc.collect()
-    gc.freeze()
+    if nextitem is None or nextitem.path != item.path or not tiers.is_quick(item):
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
