@@ -80,7 +80,7 @@ def compressed(model: nn.Module, **how: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("mebibytes", "optimizer", "samples", "measured"),
     [
-        (3, "sgd", BATCH, ("as it is", "exact", "8 bits", "4 bits", "checkpoint")),
+        (3, "sgd", BATCH, ("as it is", "exact", "4 bits", "checkpoint")),
         (30, "sgd", BATCH, ("4 bits",)),
         (5, "adamw", 2, ("as it is", "8 bits")),
     ],

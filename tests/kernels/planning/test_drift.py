@@ -79,6 +79,7 @@ class Later(NamedTuple):
 
 
 def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: int = 2, steps: int = 30) -> Later:
+    torch.manual_seed(0)
     words = next(batches())
     plan = make_plan(model, words, budget, compiled=compiled, samples=samples, goal="error")
     train(model, steps)
@@ -90,22 +91,14 @@ def later(model: nn.Module, budget: float, *, compiled: bool = False, samples: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [0.19, 0.25])
-def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too(budget: float) -> None:
-    """Layers of which the gradient hardly depends at random weights get their part of it."""
-    after = later(Language(), budget)
+def test_a_plan_is_better_than_the_same_bits_everywhere_in_training_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of which the gradient hardly depends at random weights get their part of it; without it is worse."""
+    after = later(Language(), 0.25)
     assert after.error < after.uniform
     assert after.error < 2 * after.promised
-
-
-@pytest.mark.slow
-def test_without_what_is_foreseen_it_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the test above can fail."""
-    foreseen = later(Language(), 0.25)
-    monkeypatch.setattr(decoded, "SHARE", 0.0)
-    torch.manual_seed(0)  # the same weights
+    monkeypatch.setattr(decoded, "SHARE", 0.0)  # of what is foreseen
     without = later(Language(), 0.25)
-    assert without.error > foreseen.error
+    assert without.error > after.error
     assert without.error > 2 * without.promised
 
 
@@ -118,10 +111,10 @@ def test_a_compiled_plan_is_better_in_training_too() -> None:
 
 @pytest.mark.slow
 def test_a_plan_of_gpt_2_keeps_its_promise_in_training() -> None:
-    """Four layers, as transformers has them."""
+    """As transformers has it."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes = {"n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": WORDS, "n_positions": TOKENS}
+    sizes = {"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": WORDS, "n_positions": TOKENS}
     off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
     after = later(OwnLoss(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **off))), 0.06, steps=20)
     assert after.error < after.uniform

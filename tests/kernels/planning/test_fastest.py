@@ -23,7 +23,8 @@ from actfit.kernels.planning.batches import Call, call_of
 from actfit.kernels.planning.blocks import Blocks, BlockWays, repeated_blocks
 from actfit.kernels.planning.budget import Limits
 from actfit.kernels.planning.fastest import GAIN, fastest
-from actfit.kernels.planning.prices import Parts, Prices, measure
+from actfit.kernels.planning.planner import plan_of
+from actfit.kernels.planning.prices import Parts, Prices, measure, usual
 from actfit.kernels.planning.safety import squared_bound
 from actfit.kernels.planning.sensitivity import Bits
 from actfit.kernels.planning.solve import GAP, TIE, InfeasibleError, with_fewest_codes
@@ -119,18 +120,19 @@ def parts(task: Task, ways: BlockWays) -> Parts:
     return Parts(1 - again - stock, again, stock)
 
 
-def deep() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Six blocks of attention; eight samples."""
-    torch.manual_seed(0)
-    return nn.Sequential(*(Attending() for _ in range(6))), (torch.randn(8, 64, 32),)
+@pytest.fixture(scope="module")
+def deep() -> CapturedTask:
+    """Four blocks of attention."""
+    model, inputs = text(4)
+    return CapturedTask(model, call_of(inputs))
 
 
 @pytest.mark.slow
-def test_without_an_error_nothing_is_quantized() -> None:
+def test_without_an_error_nothing_is_quantized(deep: CapturedTask) -> None:
     """Blocks run again, are captured or stay as they are; the gradient is that of stock, bit for bit."""
-    model, inputs = deep()
+    model, inputs = deep.model, deep.call.args
     exact, now = gradient(model, inputs), saved_bytes(model, *inputs).total
-    plan = make_plan(model, inputs, 0.4, max_gradient_error=0)
+    plan = plan_of(deep, 0.4, max_gradient_error=0)
     assert (plan.goal, plan.sites, plan.errors.measured) == ("time", (), 0.0)
     assert plan.recomputed
     assert plan.time is not None
@@ -142,43 +144,48 @@ def test_without_an_error_nothing_is_quantized() -> None:
     assert saved_bytes(model, *inputs).total == now
 
 
-def test_blocks_that_run_again_save_their_inputs_alone() -> None:
-    model, (x,) = deep()
-    blocks = repeated_blocks(model)
-    step = CapturedTask(model, call_of(x)).step(BlockWays(blocks, exact=True))
-    assert step.kept == (len(blocks) - 1) * x.nbytes  # the first one's is there before
+def test_blocks_that_run_again_save_their_inputs_alone(deep: CapturedTask) -> None:
+    blocks = tuple(deep.blocks)
+    step = deep.step(BlockWays(blocks, exact=True))
+    assert step.kept == (len(blocks) - 1) * deep.call.args[0].nbytes  # the first one's is there before
 
 
 @pytest.mark.slow
-def test_a_little_less_leaves_blocks_as_they_are(tmp_path: Path) -> None:
-    model, inputs = deep()
-    now = peak_bytes(model, *inputs)
-    plan = make_plan(model, inputs, int(0.95 * now), max_gradient_error=0)
+def test_a_little_less_leaves_blocks_as_they_are(
+    deep: CapturedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "measure", lambda task, blocks: usual(blocks))
+    now = peak_bytes(deep.model, *deep.call.args)
+    plan = plan_of(deep, int(0.95 * now), max_gradient_error=0)
     assert plan.unchanged
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
     assert again == plan
-    compress(model, plan=again)
-    assert peak_bytes(model, *inputs) <= 0.95 * now
+    handle = compress(deep.model, plan=again)
+    assert peak_bytes(deep.model, *deep.call.args) <= 0.95 * now
+    handle.remove()
 
 
 @pytest.mark.slow
-def test_a_budget_below_what_exact_gradients_need() -> None:
+def test_a_budget_below_what_exact_gradients_need(deep: CapturedTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "measure", lambda task, blocks: usual(blocks))
     with pytest.raises(KernelError, match="exact gradients take as much, with all blocks computed again"):
-        make_plan(*text(2), 0.01, max_gradient_error=0)
+        plan_of(deep, 0.01, max_gradient_error=0)
 
 
 @pytest.mark.slow
 def test_without_codes_where_they_err_too_much_on_other_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the least error that codes may have: an exact plan fits."""
     monkeypatch.setattr(Task, "checking", partial(erring, 1.0))
-    model, inputs = deep()
-    plan = make_plan(model.bfloat16(), inputs[0].bfloat16(), 0.2)
+    monkeypatch.setattr(planner, "measure", lambda task, blocks: usual(blocks))
+    model, (x,) = text(2)
+    plan = make_plan(model.bfloat16(), x.bfloat16(), 0.2)
     assert (plan.goal, plan.errors.measured) == ("time", 0.0)
 
 
 @pytest.mark.slow
 def test_a_bound_that_does_not_hold_on_other_samples_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "measure", lambda task, blocks: usual(blocks))
     measured = planner._measured
     monkeypatch.setattr(planner, "_measured", lambda *given: measured(*given)._replace(errors=Errors(0.1, 0.2)))
     with pytest.warns(UserWarning, match=r"max_gradient_error must be at least 0.2 for this budget on other samples"):
@@ -218,15 +225,13 @@ def test_a_model_without_blocks_has_a_time_as_well() -> None:
 
 
 @pytest.mark.slow
-def test_prices_are_measured_and_sum_up() -> None:
-    model, inputs = deep()
-    task = CapturedTask(model, call_of(inputs))
-    prices = measure(task, tuple(task.blocks))
+def test_prices_are_measured_and_sum_up(deep: CapturedTask) -> None:
+    prices = measure(deep, tuple(deep.blocks))
     assert prices.measured
     assert sum(prices.shares.values()) == pytest.approx(1.0)
     assert prices.again > 0
-    assert all(weight.grad is None for weight in model.parameters())
-    assert not any("forward" in vars(module) for module in model.modules())
+    assert all(weight.grad is None for weight in deep.model.parameters())
+    assert not any("forward" in vars(module) for module in deep.model.modules())
 
 
 @pytest.mark.parametrize(

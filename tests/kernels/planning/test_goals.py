@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actfit import KernelError, Plan, compress, make_plan, saved_bytes
+from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.planning import fastest, planner
+from actfit.kernels.planning.batches import call_of
 from actfit.kernels.planning.budget import Limits
+from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.prices import Prices
 from actfit.kernels.planning.solve import BITS_OR_WHOLE, GAP, TIE, with_fewest_codes
 from actfit.kernels.planning.step import Step
@@ -64,39 +67,46 @@ def cheap_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "measure", lambda task, blocks: Prices(0.0, 0.01, 1.0, dict.fromkeys(blocks, 0.5)))
 
 
+@pytest.fixture(scope="module")
+def task() -> CapturedTask:
+    model, inputs = text(2)
+    return CapturedTask(model, call_of(inputs))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_codes")
-def test_fewer_elements_in_codes_within_the_same_budget() -> None:
-    model, inputs = text(2)
-    exact, fast = make_plan(model, inputs, 0.4, goal="error"), make_plan(model, inputs, 0.4, max_gradient_error=0.2)
+def test_fewer_elements_in_codes_within_the_same_budget(task: CapturedTask) -> None:
+    exact, fast = plan_of(task, 0.4, goal="error"), plan_of(task, 0.4, max_gradient_error=0.2)
     assert (exact.goal, fast.goal) == ("error", "time")
     assert elements_in_codes(fast) < elements_in_codes(exact)
     assert fast.planned.kept <= 0.4 * fast.stock.kept
     assert fast.errors.measured <= 0.2
     assert "more elements may be in codes than need be" in str(replace(fast, gap=0.01))
     assert "The search ran out of time" in str(replace(fast, gap=1.0))
-    compress(model, plan=fast)
+    handle = compress(task.model, plan=fast)
     # A norm's 1/std of each of 256 rows is saved where what it normalises has codes; the plan counts it for both.
-    assert 0 <= fast.planned.kept - saved_bytes(model, *inputs).total <= 2 * 256 * 4
+    assert 0 <= fast.planned.kept - saved_bytes(task.model, *task.call.args).total <= 2 * 256 * 4
+    handle.remove()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_codes")
-def test_a_bound_on_the_error_holds_on_other_samples() -> None:
-    model, inputs = text(2)
-    loose = make_plan(model, inputs, 0.3, max_gradient_error=0.1)
+def test_a_bound_on_the_error_holds_on_other_samples(task: CapturedTask) -> None:
+    loose = plan_of(task, 0.3, max_gradient_error=0.1)
     bound = loose.errors.measured / 2
-    tight = make_plan(model, inputs, 0.3, max_gradient_error=bound)
+    tight = plan_of(task, 0.3, max_gradient_error=bound)
     assert tight.errors.measured <= bound < loose.errors.measured <= 0.1
     assert elements_in_codes(loose) <= elements_in_codes(tight)
 
 
 @pytest.mark.slow
-def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs = text(1)
-    exact = make_plan(model, inputs, 0.4, max_gradient_error=0.2, goal="error")
+@pytest.mark.usefixtures("cheap_codes")
+def test_a_plan_that_errs_too_much_on_other_samples_is_not_taken(
+    task: CapturedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = plan_of(task, 0.4, max_gradient_error=0.2, goal="error")
     monkeypatch.setattr(fastest, "TRIES", 0)  # as if none were within the bound
-    plan = make_plan(model, inputs, 0.4, max_gradient_error=0.2)
+    plan = plan_of(task, 0.4, max_gradient_error=0.2)
     assert plan.goal == "error"
     assert [site.bits for site in plan.sites] == [site.bits for site in exact.sites]
 

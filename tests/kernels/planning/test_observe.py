@@ -1,6 +1,7 @@
 """What a step is expected to take with other bits is what it takes."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from actfit import KernelError, compress, saved_bytes
 from actfit.kernels.graph.engine import Engine
-from actfit.kernels.graph.install import install
+from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.planning import OBSERVED, CapturedTask
 from actfit.kernels.memory.step import differentiated, peak_bytes
 from actfit.kernels.methods.planned import WIDTHS, Planned
@@ -22,20 +23,27 @@ from benchmarks.compression.meter import measured
 from tests.kernels.planning.nets import NETS, text
 
 
+@cache
+def observed() -> Step:
+    return observe(*text(1))
+
+
 def observe(model: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> Step:
     return CapturedTask(model, Call(inputs, {}), **options).step()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "bits"), [("text", 2), ("text", OBSERVED), ("image", 8), ("mlp", OBSERVED)])
-def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
+@pytest.mark.parametrize(("name", "widths"), [("text", (2, OBSERVED)), ("image", (8, OBSERVED))])
+def test_bytes_of_uniform_codes(name: str, widths: tuple[int, ...]) -> None:
     model, inputs = NETS[name]()
     step = observe(model, inputs)
-    everywhere = dict.fromkeys([site.name for site in step.sites], bits)
-    compress(model, bits=bits)
-    assert step.kept_with(everywhere) == saved_bytes(model, *inputs).total
-    peak = peak_bytes(model, *inputs)
-    assert step.peak_with(everywhere) == peak if bits == OBSERVED else step.peak_with(everywhere) >= peak
+    for bits in widths:
+        everywhere = dict.fromkeys([site.name for site in step.sites], bits)
+        handle = compress(model, bits=bits)
+        assert step.kept_with(everywhere) == saved_bytes(model, *inputs).total
+        peak = peak_bytes(model, *inputs)
+        assert step.peak_with(everywhere) == peak if bits == OBSERVED else step.peak_with(everywhere) >= peak
+        handle.remove()
 
 
 @pytest.mark.slow
@@ -43,8 +51,8 @@ def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
 @given(data=st.data())
 def test_bytes_of_any_codes(data: st.DataObject) -> None:
     """Whole tensors count twice from when their codes would be made until they would be freed anyhow."""
+    step = observed()
     model, inputs = text(1)
-    step = observe(model, inputs)
     bits = {site.name: data.draw(st.sampled_from([*WIDTHS, None]), label=site.name) for site in step.sites}
     install(model, Engine(Planned(8, "nearest", bits)))
     kept, peak = saved_bytes(model, *inputs).total, peak_bytes(model, *inputs)
@@ -83,16 +91,23 @@ class Decoder(nn.Module):
 MEMORY = [f"blocks.{number}: an input 6" for number in range(4)]
 
 
+@pytest.fixture(scope="module")
+def of_decoder() -> tuple[Decoder, tuple[Tensor, Tensor], Step]:
+    model, inputs = Decoder(), (torch.randn(512, 64), torch.randn(512, 64))
+    return model, inputs, observe(model, inputs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [MEMORY, MEMORY[1:3], []], ids=len)
-def test_a_tensor_that_blocks_share_is_there_once(whole: list[str]) -> None:
+def test_a_tensor_that_blocks_share_is_there_once(
+    whole: list[str], of_decoder: tuple[Decoder, tuple[Tensor, Tensor], Step]
+) -> None:
     """If it is whole; each block has codes of its own. By the allocator, too."""
-    model, inputs = Decoder(), (torch.randn(512, 64), torch.randn(512, 64))
-    step = observe(model, inputs)
-    assert {MEMORY[0], *MEMORY} <= {site.name for site in step.sites}
+    model, inputs, step = of_decoder
+    assert set(MEMORY) <= {site.name for site in step.sites}
     bits: dict[str, int | None] = dict.fromkeys(whole)
     watched = {site.name: 1.0 for site in step.sites}  # as of a plan: blocks share no codes
-    install(model, Engine(Planned(OBSERVED, "nearest", bits), planned=watched))
+    captured = install(model, Engine(Planned(OBSERVED, "nearest", bits), planned=watched))
     assert saved_bytes(model, *inputs).total == step.kept_with(bits)
 
     def loss() -> Tensor:
@@ -103,6 +118,7 @@ def test_a_tensor_that_blocks_share_is_there_once(whole: list[str]) -> None:
     tensor = inputs[0].nbytes
     coded = sum(site.bytes(OBSERVED) for site in step.sites if site.name in whole)
     assert step.kept_with(bits) - step.kept_with({}) == (tensor - coded if whole else 0)
+    removed(captured)
 
 
 def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> None:
@@ -143,7 +159,7 @@ def test_training_counts_what_training_saves() -> None:
     model.eval()
     in_training = observe(model, inputs).kept
     assert not model.training
-    assert in_training > observe(text(1)[0], inputs).kept
+    assert in_training > observed().kept
 
 
 def test_a_model_without_a_gradient_is_refused() -> None:
