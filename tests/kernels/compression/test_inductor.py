@@ -116,3 +116,16 @@ def test_decoded_tensors_are_not_held(function: type[nn.Module], bits: int, dtyp
         used = measured(lambda: run(x).square().mean(), CPU)
     hidden = 4096 * 1024 * dtype.itemsize
     assert 2 * hidden <= used.peak - used.kept < 2.5 * hidden
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
+@pytest.mark.parametrize("bits", [8, 3])
+def test_codes_by_a_wrapper_in_c(bits: int) -> None:
+    """Those of 8 bits are Inductor's own loops; those of 3 bits are calls of our kernels."""
+    torch.manual_seed(0)
+    model, x, found = Dropping().eval(), torch.randn(256, 64), []
+    for more in ({}, {"cpp_wrapper": True}):
+        torch._dynamo.reset()
+        run = torch.compile(model, options={**actfit.options(bits=bits), **more})
+        found.append(gradients(model, run, x))
+    assert all(map(torch.equal, *found))
