@@ -44,7 +44,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     ),
     "vit": lambda: images(T.ViTConfig, T.ViTForImageClassification, image_size=32, patch_size=8, **VIT, **NONE),
     "resnet": lambda: images(
-        T.ResNetConfig, T.ResNetForImageClassification, embedding_size=16, hidden_sizes=[32, 64], depths=[2, 2],
+        T.ResNetConfig, T.ResNetForImageClassification, embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1],
         layer_type="bottleneck",
     ),
 }  # fmt: skip

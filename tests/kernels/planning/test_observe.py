@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from actfit import KernelError, compress, saved_bytes
 from actfit.kernels.graph.engine import Engine
-from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.install import install
 from actfit.kernels.graph.planning import OBSERVED, CapturedTask
 from actfit.kernels.memory.step import differentiated, peak_bytes
 from actfit.kernels.methods.planned import WIDTHS, Planned
@@ -91,23 +91,20 @@ class Decoder(nn.Module):
 MEMORY = [f"blocks.{number}: an input 6" for number in range(4)]
 
 
-@pytest.fixture(scope="module")
-def of_decoder() -> tuple[Decoder, tuple[Tensor, Tensor], Step]:
-    model, inputs = Decoder(), (torch.randn(512, 64), torch.randn(512, 64))
-    return model, inputs, observe(model, inputs)
+@cache
+def of_decoder() -> Step:
+    return observe(Decoder(), (torch.randn(512, 64), torch.randn(512, 64)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [MEMORY, MEMORY[1:3], []], ids=len)
-def test_a_tensor_that_blocks_share_is_there_once(
-    whole: list[str], of_decoder: tuple[Decoder, tuple[Tensor, Tensor], Step]
-) -> None:
+def test_a_tensor_that_blocks_share_is_there_once(whole: list[str]) -> None:
     """If it is whole; each block has codes of its own. By the allocator, too."""
-    model, inputs, step = of_decoder
+    model, inputs, step = Decoder(), (torch.randn(512, 64), torch.randn(512, 64)), of_decoder()
     assert set(MEMORY) <= {site.name for site in step.sites}
     bits: dict[str, int | None] = dict.fromkeys(whole)
     watched = {site.name: 1.0 for site in step.sites}  # as of a plan: blocks share no codes
-    captured = install(model, Engine(Planned(OBSERVED, "nearest", bits), planned=watched))
+    install(model, Engine(Planned(OBSERVED, "nearest", bits), planned=watched))
     assert saved_bytes(model, *inputs).total == step.kept_with(bits)
 
     def loss() -> Tensor:
@@ -118,7 +115,6 @@ def test_a_tensor_that_blocks_share_is_there_once(
     tensor = inputs[0].nbytes
     coded = sum(site.bytes(OBSERVED) for site in step.sites if site.name in whole)
     assert step.kept_with(bits) - step.kept_with({}) == (tensor - coded if whole else 0)
-    removed(captured)
 
 
 def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> None:
