@@ -99,7 +99,7 @@ class Bench:
             bytes = measured(loss, self.device)
         values = [("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error)]
         if net.plan is not None and net.plan.time is not None:
-            values += [("planned", "B", net.plan.planned.peak or 0), ("planned", "ratio of times", net.plan.time)]
+            values += [("planned", "B", net.plan.planned.peak), ("planned", "ratio of times", net.plan.time)]
         base = {"implementation": way, **self._base(name, dtype)}
         return [Row(mode=mode, unit=unit, **base, **summary([float(value)])) for mode, unit, value in values]
 

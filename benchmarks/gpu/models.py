@@ -162,7 +162,7 @@ class Bench:
         yield self._row(way, "first step", "s", [first])
         yield self._row(way, "step", "s", seconds(self.device, task.step, self.steps))
         if plan is not None and plan.time is not None:
-            yield self._row(way, "planned", "B", [plan.planned.peak or 0])
+            yield self._row(way, "planned", "B", [plan.planned.peak])
             yield self._row(way, "planned", "ratio of times", [plan.time])
 
     def _error(self, gradient: Tensor) -> float:

@@ -60,7 +60,7 @@ def test_a_budget_counts_the_trainers_optimizer(tmp_path: Path, capsys: Any) -> 
         plan = callback.compression.plan
         assert plan is not None
         assert plan.optimizer == "AdamW"
-        peaks.append((plan.stock.peak or 0, plan.planned.peak or 0))
+        peaks.append((plan.stock.peak, plan.planned.peak))
     (stock, planned), (more, others) = peaks
     weights = sum(weight.nbytes for weight in model_of().parameters())
     assert 0 < more - stock <= weights

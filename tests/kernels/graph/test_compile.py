@@ -72,7 +72,7 @@ def test_a_planned_model_keeps_what_the_plan_says(plan: Plan, tmp_path: Path) ->
     # A norm's 1/std of each row crosses where what it normalises has codes; the plan counts it for all.
     assert 0 <= plan.planned.kept - kept <= 4 * ROWS * 4
     assert abs(growth(lambda: ours(x), torch.device("cpu"))[1] - x.nbytes - kept) < 0.01 * kept  # and its output
-    assert peak_bytes(ours, x) <= (plan.planned.peak or 0)
+    assert peak_bytes(ours, x) <= plan.planned.peak
     bits = {row.form for graph in handle.report.graphs for row in graph.crossings if row.site}
     assert bits - {"whole"} == {f"{site.bits} bits" for site in plan.sites if site.bits}
     copied = copy.deepcopy(ours)

@@ -82,7 +82,7 @@ def test_nothing_that_fits_is_faster(data: st.DataObject) -> None:
     captured, coded, again = (data.draw(st.floats(0, 1)) for _ in range(3))
     prices = Prices(captured, coded, again, dict.fromkeys(task.blocks, 1 / count))
     bound = data.draw(st.sampled_from([0.0, *(count * 4.0**-bits for bits in (2, 4, 6, 8))]))
-    limit = Limits(peak=int(data.draw(st.floats(0.05, 1)) * (task.stock.peak or 0)))
+    limit = Limits(peak=int(data.draw(st.floats(0.05, 1)) * task.stock.peak))
     rivals = dict(every(task, prices, limit, bound))
     try:
         found = fastest(task, limit, bound, lambda blocks: prices)
