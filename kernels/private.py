@@ -57,6 +57,7 @@ NAMES = {
     "inductor_config": "torch._inductor.config",
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
     "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
+    "counters": "torch._dynamo.utils.counters",
     "TorchDynamoException": "torch._dynamo.exc.TorchDynamoException",
     "DispatchKey": "torch._C.DispatchKey",
     "get_decompositions": "torch._decomp.get_decompositions",

@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -78,7 +78,7 @@ class Captured(Unit):
 
     def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:
         engine = self.engine
-        module, before = self.module, engine.runs
+        module, before, breaks = self.module, engine.runs, dict(private.counters["graph_break"])
         try:
             result = engine.call(self, module, args, kwargs)
         except Exception as error:
@@ -87,13 +87,13 @@ class Captured(Unit):
             if not isinstance(error, private.TorchDynamoException):
                 raise
             return self._without_capture(error, args, kwargs)
-        engine.skipped.pop(self.name, None)
+        known = engine.skipped.pop(self.name, "no graph was captured")
         if engine.runs == before:
             mode = in_dispatch_mode()
             if mode:
                 engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
-            reason = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else "no graph was captured"
-            engine.skipped[self.name] = reason
+            said = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else _said_of_breaks(breaks)
+            reason = engine.skipped[self.name] = said or known
             engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
 
@@ -116,6 +116,12 @@ class Captured(Unit):
 
     def __reduce__(self) -> Any:
         return Captured, (self.module, self.name, self.engine, self.own)
+
+
+def _said_of_breaks(before: Mapping[str, int]) -> str:
+    """What Dynamo said last of code that it cannot capture, since its counts were these; nothing if it skips that."""
+    new = [text for text, count in private.counters["graph_break"].items() if count > before.get(text, 0)]
+    return f"no graph was captured: {new[-1].splitlines()[0]}" if new else ""
 
 
 INSIDE = (

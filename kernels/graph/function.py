@@ -9,9 +9,15 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import fx
 
 from actfit.kernels import private
+
+aten = torch.ops.aten
+# Some kernels give other strides than graphs foresee, as a batch norm's of a transposed tensor does on a CPU: where a
+# view is none of these, the same numbers are copied.
+OF_ANY_STRIDES = {aten.view.default: aten.reshape.default, aten._unsafe_view.default: aten.reshape.default}
 
 
 def function_of(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
@@ -41,7 +47,8 @@ def function_of(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         if node.op == "call_function":
             given = [text_of(value) for value in node.args]
             given += [f"{name}={text_of(value)}" for name, value in node.kwargs.items()]
-            lines.append(f"{names[node]} = {name_of(private.direct(node.target))}({', '.join(given)})")
+            called = name_of(private.direct(OF_ANY_STRIDES.get(node.target, node.target)))
+            lines.append(f"{names[node]} = {called}({', '.join(given)})")
         elif node.op == "get_attr":
             lines.append(f"{names[node]} = {name_of(attrgetter(node.target)(module))}")
         elif node.op == "output":

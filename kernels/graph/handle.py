@@ -1,5 +1,6 @@
 """`compress`: a model whose training saves less, and the handle that tells and undoes it."""
 
+import warnings
 from os import PathLike
 from typing import Any
 
@@ -13,7 +14,7 @@ from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.graph.trials import CapturedGradients
 from actfit.kernels.graph.ways.policies import method_of, way_of
-from actfit.kernels.head.heads import Head
+from actfit.kernels.head.heads import MANY, WIDER, Head
 from actfit.kernels.memory.step import Loss, check_loss
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.planning.batches import call_of
@@ -55,7 +56,7 @@ class Handle:
         self.watch = engine.watch
         calls = [module.forward for _, module in changed]
         self.names = tuple(call.name for call in calls if isinstance(call, Captured))
-        self._heads = [call for call in calls if isinstance(call, Head)]
+        self.heads = [call for call in calls if isinstance(call, Head)]
 
     @property
     def report(self) -> Report:
@@ -87,11 +88,11 @@ class Handle:
         lines = [f"compress, {what}: {count} module{'s' * (count != 1)} captured"]
         lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
-        lines += [f"  {text}" for text in map(str, self._heads) if text]
+        lines += [f"  {text}" for text in map(str, self.heads) if text]
         lines += [] if self.plan is None else [f"  {text}" for text in self.plan.summary]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
-            lines.append("  no graph yet: each is captured at its first call with gradients")
+            lines += ["  no graph yet: each is captured at its first call with gradients"] * (count > 0)
             return "\n".join(lines)
         if policy is not None:
             lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
@@ -197,7 +198,14 @@ def compress(
         checked.tell(strict=False, stacklevel=2)
     if plan is not None and not plan.needed:
         return Handle([], engine, plan, checked)
-    return Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
+    handle = Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
+    if chunked_loss and not handle.heads:
+        warnings.warn(
+            f"chunked_loss must have a linear layer outside of repeated blocks, with at least {MANY} outputs and"
+            f" {WIDER} times its inputs, got none: the loss is computed as it was",
+            stacklevel=2,
+        )
+    return handle
 
 
 def _engine(

@@ -228,7 +228,8 @@ def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -
         value = own_loss(output)
     if value is not None:
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise KernelError(f"loss must be a tensor of one number with a gradient, got {shown(value)}")
+            without = " without a gradient" if isinstance(value, Tensor) and not value.requires_grad else ""
+            raise KernelError(f"loss must be a tensor of one number with a gradient, got {shown(value)}{without}")
         return [value]
     results = [x for x in tensors(output) if x.requires_grad]
     if not results:

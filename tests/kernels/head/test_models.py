@@ -182,3 +182,10 @@ def test_it_is_left_out_where_it_is_not_asked_for() -> None:
 def test_a_plan_goes_without_the_argument() -> None:
     with pytest.raises(KernelError, match=r"^chunked_loss must be left out with a plan, which counts on it$"):
         compress(built("llama"), plan="plan.json", chunked_loss=False)
+
+
+def test_a_model_without_a_head_is_told_once_asked_for() -> None:
+    model = nn.Linear(8, 2047)
+    with pytest.warns(UserWarning, match=r"^chunked_loss must have a linear layer .* at least 2048 outputs"):
+        compress(model, chunked_loss=True).remove()
+    compress(model, bits=8)  # by default it says nothing

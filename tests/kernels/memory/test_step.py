@@ -89,6 +89,6 @@ def test_a_mask_that_forward_looks_into() -> None:
     """PyTorch compares it with a causal one, unless it is told."""
     model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
     x, mask = torch.randn(2, 4, 16), nn.Transformer.generate_square_subsequent_mask(4)
-    with pytest.raises(KernelError, match="say what it looks up, as tgt_is_causal=True beside a mask"):
+    with pytest.raises(KernelError, match="say what forward looks up, as tgt_is_causal=True beside a mask"):
         peak_bytes(model, x, x, tgt_mask=mask)
     assert peak_bytes(model, x, x, tgt_mask=mask, tgt_is_causal=True) > 0
