@@ -57,7 +57,7 @@ def function_of(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
             raise NotImplementedError(f"a captured graph has operations, inputs and constants, got {node.op}")
         lines += [f"del {', '.join(names[given] for given in dead[node])}"] if dead[node] else []
     exec(compile("def run(inputs):\n    " + "\n    ".join(lines), "<captured graph>", "exec"), known)
-    made: Callable[[list[Any]], Any] = known["run"]
+    made: Callable[[list[Any]], Any] = known.pop("run")  # else it would hold itself
     return made
 
 

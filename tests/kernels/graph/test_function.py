@@ -66,3 +66,13 @@ def test_a_graph_of_modules_is_refused() -> None:
     module = graph_of(lambda graph: graph.output(graph.call_module("layer")), layer=nn.Identity())
     with pytest.raises(NotImplementedError, match="got call_module"):
         function_of(module)
+
+
+def test_a_function_is_freed_with_its_constants() -> None:
+    module = graph_of(lambda graph: graph.output(graph.get_attr("held")), held=torch.ones(2))
+    run = function_of(module)
+    held = weakref.ref(module.held)
+    del module
+    assert held() is not None
+    del run
+    assert held() is None
