@@ -155,7 +155,7 @@ NOT_CAPTURED: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what PyT
         lambda: Net(lambda net, x: F.gelu(torch.sparse.mm(SPARSE, net[0](x))), nn.Linear(32, 64)),
         "",
     ),
-    "gated recurrent unit": (lambda: Net(lambda net, x: net[0](x)[0], nn.GRU(32, 32, bidirectional=True)), "GRU"),
+    "gated recurrent unit": (lambda: Net(lambda net, x: net[0](x)[0], nn.GRU(32, 32, bidirectional=True)), ""),
     "cumulative batch norm": (
         lambda: nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64, momentum=None), nn.ReLU()),
         "Tensor.item()",
