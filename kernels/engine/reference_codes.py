@@ -77,7 +77,7 @@ def decode_groups(
     wide = computed(dtype)
     made = codes.new_empty(count, dtype=dtype)
     neighbours = _loops_for(made)
-    if neighbours is not None:
+    if neighbours is not None and minimum.dtype == scale.dtype == torch.bfloat16:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
         return narrowed(made, dtype)
     minimum, scale = minimum.to(wide), scale.to(wide)

@@ -78,7 +78,8 @@ class Captured(Unit):
 
     def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:
         engine = self.engine
-        module, before, breaks = self.module, engine.runs, dict(private.counters["graph_break"])
+        module, before = self.module, engine.runs
+        breaks = None if self.key in engine.entries else dict(private.counters["graph_break"])
         try:
             result = engine.call(self, module, args, kwargs)
         except Exception as error:
@@ -92,7 +93,7 @@ class Captured(Unit):
             mode = in_dispatch_mode()
             if mode:
                 engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
-            said = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else _said_of_breaks(breaks)
+            said = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else _said(breaks)
             reason = engine.skipped[self.name] = said or known
             engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
         return result
@@ -118,10 +119,11 @@ class Captured(Unit):
         return Captured, (self.module, self.name, self.engine, self.own)
 
 
-def _said_of_breaks(before: Mapping[str, int]) -> str:
-    """What Dynamo said last of code that it cannot capture, since its counts were these; nothing if it skips that."""
-    new = [text for text, count in private.counters["graph_break"].items() if count > before.get(text, 0)]
-    return f"no graph was captured: {new[-1].splitlines()[0]}" if new else ""
+def _said(before: Mapping[str, int] | None) -> str:
+    """What Dynamo says of code that it could not capture, since its counts were these; nothing if it said that once."""
+    now = {} if before is None else dict(private.counters["graph_break"])
+    new = [text for text, count in now.items() if before is not None and count > before.get(text, 0)]
+    return "no graph was captured: " + new[-1].partition("\n")[0] if new else ""
 
 
 INSIDE = (

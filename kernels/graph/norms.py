@@ -97,7 +97,7 @@ def with_exact_scales(forward: fx.Graph, backward: fx.Graph, cut: Cut) -> Cut:
         scale.replace_all_uses_with(own)
         with backward.inserting_before(gradient.next):
             more = call(backward, aten.sub.Tensor, call(backward, aten.div.Tensor, scale, own), 1)
-            # Of float32, the product would be, too. On a CPU statistics may be, where graphs foresee the input's dtype.
+            # 1/std may be float32, and would make the product so: on a CPU even where the graph says bfloat16.
             if (dtype := gradient.meta["val"].dtype) != torch.float32:
                 more = call(backward, aten._to_copy.default, more, dtype=dtype)
             exact = call(backward, aten.addcmul.default, gradient, gradient, more)

@@ -62,7 +62,8 @@ def decode_in_stretches(
             user.replace_input_with(node, copies[node])
         if is_product(user):  # what it reads is in memory, and may be read in the next stretch
             bases, views = walk_back(user.all_input_nodes, lambda node: not is_view(node))
-            copies = {node: copy for node, copy in copies.items() if copy in {*bases, *views}}
+            held = {*bases, *views}
+            copies = {node: copy for node, copy in copies.items() if copy in held}
             for_attention = copies if "attention" in str(packet_of(user)) else for_attention
             copies = copies | for_attention
     for node in reversed(from_codes):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
-
 from actfit.coefficients import CoefficientError, load
 from actfit.coefficients.reference import check_function, check_numbers
 from actfit.kernels.errors import KernelError
@@ -17,6 +15,8 @@ from actfit.kernels.methods.function_info import FunctionInfo
 
 def largest_float32(border: float) -> float:
     """The largest float32 that is not above the border: x > border, for a float32 x, just where x > this number."""
+    import numpy as np  # not above: commands read their options first
+
     with np.errstate(over="ignore"):
         rounded = np.float32(border)
     return float(rounded if float(rounded) <= border else np.nextafter(rounded, np.float32(-np.inf)))

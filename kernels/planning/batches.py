@@ -91,7 +91,7 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
     check
         Whether to take the samples that check plans, not those that plans are made with.
     """
-    for count in (samples, max(samples or 0, MORE_SAMPLES)):
+    for count in dict.fromkeys((samples, max(samples or 0, MORE_SAMPLES))):
         some, share = part((call, targets), count, check)
         if share == 1.0:
             break

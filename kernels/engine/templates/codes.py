@@ -20,7 +20,10 @@ def encode_kernel(
     x_ptr, minimum_ptr, inverse_ptr, noise_ptr, codes_ptr, n,
     NOISE: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Codes of n elements by the minima and inverse steps of their groups; NOISE as below."""
+    """Codes of n elements by the minima and inverse steps of their groups.
+
+    NOISE: each element has its own; else codes are rounded to nearest.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
@@ -32,7 +35,7 @@ def encode_kernel(
     if BITS == 8:
         tl.store(codes_ptr + at, code.to(tl.uint8), mask=inside)
     else:
-        store_planes(codes_ptr, code, row, k, n, BITS)
+        store_planes(codes_ptr, tl.where(inside, code, 0), row, k, n, BITS)
 
 
 @triton.jit
@@ -102,7 +105,7 @@ def decode_groups_kernel(
     if BITS == 8:
         code = tl.load(codes_ptr + at, mask=at < n, other=0)
     else:
-        code = load_planes(codes_ptr, row, k, n, (n + 7) // 8, BITS)
+        code = load_planes(codes_ptr, row, k, n, (n - 1) // 8 + 1, BITS)
     value = code.to(tl.float32) * of_groups(scale_ptr, row, n, GROUP, WIDE)
     value = value + of_groups(minimum_ptr, row, n, GROUP, WIDE)
     if LARGEST != 0:  # the last code may be above the largest number of the type; NaN stays

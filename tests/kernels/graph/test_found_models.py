@@ -233,3 +233,14 @@ class Twice(nn.Module):
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x))
         return x
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_results_may_be_changed_in_place(bias: bool) -> None:
+    """Those of a product without a bias are views of what the product gives."""
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(nn.Sequential(nn.GELU(), nn.Linear(32, 32, bias=bias)) for _ in range(2))
+    stock, ours, _ = pair(Net(lambda net, x: net[0][1](net[0][0](x).add_(x)).add_(1).relu_(), blocks))
+    x = torch.randn(4, 24, 32)
+    expected, got = outcome(stock, x), outcome(ours, x)
+    assert all(equal(*parts) for parts in zip(got, expected, strict=True))

@@ -1,8 +1,9 @@
 """Graphs as functions."""
 
 import gc
+import traceback
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,6 +22,12 @@ def graph_of(build: Any, **attributes: Any) -> fx.GraphModule:
     return fx.GraphModule(root, graph)
 
 
+def take(given: dict[str, Any], place: slice) -> Tensor:
+    """As users' Triton kernels, it takes a dictionary."""
+    part: Tensor = given["x"][place]
+    return part
+
+
 def test_arguments_may_hold_tensors_constants_and_none() -> None:
     def build(graph: fx.Graph) -> None:
         x, y, _ = (graph.placeholder(name) for name in "xyz")
@@ -28,7 +35,7 @@ def test_arguments_may_hold_tensors_constants_and_none() -> None:
         rounded = graph.call_function(aten.add.Tensor, (whole, x), {"alpha": float("inf")})
         picked = graph.call_function(aten.index.Tensor, (rounded, [None, graph.get_attr("places")]))
         size = graph.call_function(aten.sym_size.int, (x, 0))
-        part = graph.call_function(lambda x, place: x[place], (picked, slice(0, size, None)))
+        part = graph.call_function(take, ({"x": picked, "of": 1}, slice(0, size, None)))
         graph.output(((part, None), size))
 
     module = graph_of(build, held=torch.ones(2, 1), places=torch.tensor([2, 0]))
@@ -63,7 +70,14 @@ def test_each_tensor_is_freed_after_its_last_use() -> None:
     assert seen == [[True, False], [False, False, True], [False, False, True, True]]
 
 
-def test_a_graph_of_modules_is_refused() -> None:
+class Named(NamedTuple):
+    x: Any
+
+
+def test_what_it_does_not_know_is_refused() -> None:
+    module = graph_of(lambda graph: graph.output(Named(graph.placeholder("x"))))
+    with pytest.raises(NotImplementedError, match=r"lists, tuples and dictionaries, got .*Named"):
+        function_of(module)
     module = graph_of(lambda graph: graph.output(graph.call_module("layer")), layer=nn.Identity())
     with pytest.raises(NotImplementedError, match="got call_module"):
         function_of(module)
@@ -78,3 +92,14 @@ def test_a_function_is_freed_with_its_constants() -> None:
     assert held() is not None
     del run
     assert held() is None
+
+
+def test_an_error_shows_its_operation() -> None:
+    def build(graph: fx.Graph) -> None:
+        graph.output(graph.call_function(aten.mm.default, (graph.placeholder("x"), graph.placeholder("y"))))
+
+    run = function_of(graph_of(build))
+    with pytest.raises(RuntimeError) as raised:
+        run([torch.ones(2, 3), torch.ones(2, 3)])
+    lines = traceback.format_exception(raised.value)
+    assert any("<captured graph" in line and "mm_default" in line for line in lines)
