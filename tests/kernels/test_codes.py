@@ -236,3 +236,14 @@ def test_what_was_compiled_is_launched_again_for_tensors_of_its_kind_alone():
         run(tensor)
     assert [name for name, *_ in log] == ["new", "compiled", "new", "new", "compiled"]
     assert log[1] == ("compiled", (2, 1, 1), 3)  # the tensor, the count, the constant
+
+
+def test_ends_may_be_of_any_type_and_must_be_those_of_groups() -> None:
+    """With Numba's loops, too, which read bfloat16 alone."""
+    x = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    codes, minimum, scale = torch.ops.actfit.encode_groups(x, None, 64, 8)
+    expected = torch.ops.actfit.decode_groups(codes, minimum, scale, 64, 200, torch.float32)
+    got = torch.ops.actfit.decode_groups(codes, minimum.float(), scale.float(), 64, 200, torch.float32)
+    assert torch.equal(got, expected)
+    with pytest.raises(ValueError, match=r"^minimum and scale must have 4 entries, got 3 and 4$"):
+        torch.ops.actfit.decode_groups(codes, minimum[:3], scale, 64, 200, torch.float32)
