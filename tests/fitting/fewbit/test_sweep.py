@@ -14,16 +14,9 @@ from actfit.fitting.fewbit.solve import fit
 from actfit.fitting.fewbit.sweep import shipped, sweep
 from tests.fitting.commands import python
 
+pytestmark = pytest.mark.usefixtures("folder")
 STORED = "actfit/coefficients"  # below the folder that a test runs in
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("actfit.fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
-    return tmp_path
 
 
 @pytest.fixture
