@@ -79,7 +79,7 @@ def decode_groups(
     neighbours = _loops_for(made)
     if neighbours is not None and minimum.dtype == scale.dtype == torch.bfloat16:
         neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
-        return narrowed(made, dtype)
+        return made
     minimum, scale = minimum.to(wide), scale.to(wide)
     for piece in pieces(count, group_size):
         of_piece, own = part_of(codes, piece), groups_of(piece, group_size)

@@ -121,8 +121,9 @@ class Captured(Unit):
 
 def _said(before: Mapping[str, int] | None) -> str:
     """What Dynamo says of code that it could not capture, since its counts were these; nothing if it said that once."""
-    now = {} if before is None else dict(private.counters["graph_break"])
-    new = [text for text, count in now.items() if before is not None and count > before.get(text, 0)]
+    if before is None:
+        return ""
+    new = [text for text, count in dict(private.counters["graph_break"]).items() if count > before.get(text, 0)]
     return "no graph was captured: " + new[-1].partition("\n")[0] if new else ""
 
 
