@@ -52,6 +52,8 @@ NAMES = {
     "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",
+    "optimize": "torch._dynamo.optimize",
+    "CatchErrorsWrapper": "torch._dynamo.convert_frame.CatchErrorsWrapper",
     "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
     "inductor_config": "torch._inductor.config",

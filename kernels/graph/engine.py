@@ -115,15 +115,14 @@ class Engine:
         """The result of a module's forward, by its graphs, which are captured first if need be."""
         self.watch.module.name = call.name
         forward = call.own or type(module).forward
-        with private.settings():
-            if not fakes_are_made():
-                return self.entry(call, module, None)(forward, module, args, kwargs)
-            fakes = private.seen_by_guards((args, kwargs))
-            with without_dispatch_modes() as self.modes, without_function_modes() as self.functions:
-                try:
-                    return self.entry(call, module, fakes)(forward, module, args, kwargs)
-                finally:
-                    self.modes = self.functions = []
+        if not fakes_are_made():
+            return self.entry(call, module, None)(forward, module, args, kwargs)
+        fakes = private.seen_by_guards((args, kwargs))
+        with without_dispatch_modes() as self.modes, without_function_modes() as self.functions:
+            try:
+                return self.entry(call, module, fakes)(forward, module, args, kwargs)
+            finally:
+                self.modes = self.functions = []
 
     def entry(self, call: Unit, module: nn.Module, fakes: Hashable) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.

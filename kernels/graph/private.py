@@ -1,8 +1,8 @@
 """What this package does with PyTorch's private modules: capture, recomputation, and what runs the graphs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,9 +37,26 @@ WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward",
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose graphs Dynamo captures for the backend."""
-    options = {"guard_filter_fn": _guards_of_real_tensors}
-    made: Callable[..., Any] = torch.compile(function, backend=backend, options=options)
+    context = private.optimize(backend, guard_filter_fn=_guards_of_real_tensors)
+    if hasattr(context, "callback"):  # else an environment variable turns Dynamo off
+        context.callback.__class__ = _settled()
+    made: Callable[..., Any] = context(function)
     return made
+
+
+@cache
+def _settled() -> type:
+    class Settled(private.CatchErrorsWrapper):
+        """Dynamo, as it captures a frame: with no limit of variants, and so that hooks added later are called.
+
+        Around each call of a captured function, settings would take a tenth of a narrow block's time.
+        """
+
+        def __call__(self, *frame: Any, **others: Any) -> Any:
+            with _patched(private.dynamo_config, OF_DYNAMO):
+                return super().__call__(*frame, **others)
+
+    return Settled
 
 
 def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
@@ -51,11 +68,6 @@ def seen_by_guards(given: Any) -> tuple[Any, ...]:
     """What guards see of tensors among arguments, but whether they share memory."""
     leaves = [leaf for leaf in private.tree_leaves(given) if isinstance(leaf, Tensor)]
     return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
-
-
-def settings() -> AbstractContextManager[None]:
-    """Dynamo's settings while a captured function runs: no limit of variants, and hooks added later are called."""
-    return _patched(private.dynamo_config, OF_DYNAMO)
 
 
 Watched = Callable[[fx.GraphModule, Run], Run]  # from a graph and what runs it, what runs it in its place
@@ -112,12 +124,16 @@ def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
     """What runs graphs whose gradients are differentiable once; `materialized`: what has no gradient is 0 there."""
 
     def called(*given: Any) -> Any:
+        computed = [x for x in given if isinstance(x, Tensor) and not x.is_leaf]
+        way = _Way.apply(*computed) if computed else None  # before the run, which may change them in place
         results = run(*given)
         for node in _compiled_nodes((*results, *given)):
             node.set_materialize_grads(materialized)  # else it is None in backward
-            way = _Way.apply(*(x for x in given if isinstance(x, Tensor) and x.requires_grad))
-            node.register_hook(partial(_differentiable_once, way))
-            node._forward_cls.metadata.bw_donated_idxs = []  # else retain_graph is refused later
+            node.way = way
+            kind = node._forward_cls
+            kind.metadata.bw_donated_idxs = []  # else retain_graph is refused later
+            if not hasattr(kind, "twice"):
+                kind.twice, kind.backward = kind.backward, staticmethod(_differentiable_once)
         return results
 
     return called
@@ -146,12 +162,17 @@ class _Way(torch.autograd.Function):
         raise NotImplementedError  # what comes before raises an error
 
 
-def _differentiable_once(way: Tensor, gradients: Sequence[Any], _: Any) -> Any:
-    """Let a gradient of these gradients say what to do; PyTorch's own error names no way out.
+def _differentiable_once(node: Any, *gradients: Any) -> Any:
+    """Backward of a captured call. A gradient of its gradients says what to do; PyTorch's own error names no way out.
 
-    way: to what they depend on. Without it, a gradient by an input would leave out what goes through here.
+    These are connected to all that they depend on. Else a gradient by an input would leave out what goes through here.
     """
-    return tuple(None if x is None else once_differentiable(x, way, error=THROUGH) for x in gradients)
+    results = node._forward_cls.twice(node, *gradients)
+    if not torch.is_grad_enabled():
+        return results
+    leaves = [before.variable for before, _ in node.next_functions if hasattr(before, "variable")]
+    ways = leaves if node.way is None else [node.way, *leaves]
+    return tuple(None if x is None else once_differentiable(x, *ways, error=THROUGH) for x in results)
 
 
 def recompute_all_but(
