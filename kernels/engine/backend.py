@@ -2,6 +2,7 @@
 
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,14 +49,19 @@ def runs_triton(tensor: Tensor) -> bool:
     """Whether Triton kernels take the tensor; they do not compute in float64."""
     if tensor.dtype == torch.float64 or not _triton_is_installed():
         return False
-    return tensor.is_cuda or (tensor.is_cpu and interpreting())
+    return tensor.is_cuda or (interpreting() and tensor.is_cpu)
 
 
 def interpreting() -> bool:
     """Whether Triton runs kernels in its interpreter, which takes CPU tensors (TRITON_INTERPRET=1 at its import)."""
+    return bool(_knobs().runtime.interpret)
+
+
+@cache
+def _knobs() -> Any:
     from triton import knobs  # at the first call: Triton need not be installed
 
-    return bool(knobs.runtime.interpret)
+    return knobs
 
 
 @cache

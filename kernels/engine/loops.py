@@ -5,11 +5,15 @@ All in one file, as they call one another: Numba's cache of a function does not 
 Groups have a multiple of 8 elements. Codes are packed and unpacked by blocks of whole groups, long enough for vector
 instructions; those of 8 bits are bytes, [1, elements] here. Numba uses these in a loop over a slice, of which it knows
 that no index is negative.
+
+`encode` and `decode` take addresses: a small tensor gives its own in a tenth of the time that its array takes.
 """
 
 from typing import Any
 
 import numpy as np
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from actfit.coefficients.compiled import compiled
@@ -26,6 +30,76 @@ EACH, BELOW = np.uint64(0x8040201008040201), np.uint64(0x7F7F7F7F7F7F7F7F)  # a 
 BUT_THE_SIGN, LOWEST, HIGHEST = np.int32(0x7FFFFFFF), np.int32(~0x7F800000), np.int32(0x7F800000)
 NAN, LOWER_HALF, UPPER = np.int32(0x7FC00000), np.int32(0xFFFF), np.int32(16)
 UNIT, LEAST = np.float32(1), np.float32(LEAST_STEP)
+
+
+def _encode_at(
+    itemsize: int,
+    x: int,
+    noise: int,
+    noises: int,
+    group_size: int,
+    block: int,
+    bits: int,
+    codes: int,
+    plane: int,
+    minimum: int,
+    scale: int,
+    start: int,
+    stop: int,
+) -> None:
+    """Encode numbers from `start` to `stop`, where a block begins.
+
+    itemsize: 4, of float32, or 2, of bfloat16. x, noise, codes, minimum, scale: addresses. noises: as many as numbers,
+    or 1. plane: bytes of one.
+    """
+    first, last = start // group_size, -(-stop // group_size)
+    of_own = carray(_memory(noise), noises, np.float32)
+    of_own = of_own if noises == 1 else of_own[start:stop]
+    planes = carray(_memory(codes), (1 if bits == 8 else bits, plane), np.uint8)
+    low, step = carray(_memory(minimum), last, np.int16)[first:], carray(_memory(scale), last, np.int16)[first:]
+    if itemsize == 4:
+        own = carray(_memory(x), stop, np.int32)[start:]
+        _encode(own, of_own, group_size, block, bits, planes, start // 8, low, step)
+    else:
+        own_halves = carray(_memory(x), stop, np.int16)[start:]
+        _encode(own_halves, of_own, group_size, block, bits, planes, start // 8, low, step)
+
+
+def _decode_at(
+    itemsize: int,
+    values: int,
+    group_size: int,
+    block: int,
+    bits: int,
+    codes: int,
+    plane: int,
+    minimum: int,
+    scale: int,
+    start: int,
+    stop: int,
+) -> None:
+    """The reverse of `_encode_at`."""
+    first, last = start // group_size, -(-stop // group_size)
+    planes = carray(_memory(codes), (1 if bits == 8 else bits, plane), np.uint8)
+    low, step = carray(_memory(minimum), last, np.int16)[first:], carray(_memory(scale), last, np.int16)[first:]
+    if itemsize == 4:
+        made = carray(_memory(values), stop, np.int32)[start:]
+        _decode(planes, bits, step, low, group_size, block, start // 8, made)
+    else:
+        made_halves = carray(_memory(values), stop, np.int16)[start:]
+        _decode(planes, bits, step, low, group_size, block, start // 8, made_halves)
+
+
+def _memory_at(typing: Any, address: Any) -> Any:
+    """The memory at an address, for `carray`: the type of the function, and what generates its code."""
+
+    def made(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.inttoptr(given[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(address), made
+
+
+_memory: Any = intrinsic(_memory_at)
 
 
 def _encode_loop(
@@ -157,5 +231,6 @@ def _take_codes(planes: Bytes, first: int, codes: Bytes, held: int) -> None:
 
 _put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True)
 _up = compiled(_rounded_up, nogil=True)
-encode, decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
+_encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
+encode, decode = compiled(_encode_at, nogil=True), compiled(_decode_at, nogil=True)
 put_table_codes = compiled(_code_loop, nogil=True)

@@ -8,6 +8,7 @@ installed may lack, and a moment.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,56 +16,31 @@ from torch import Tensor
 
 from actfit.kernels.engine import loops
 from actfit.kernels.engine.codes import bits_of, room_for
-from actfit.kernels.engine.loops import Bytes, Words
-from actfit.kernels.engine.pieces import groups_of
 from actfit.kernels.engine.planes import plane_bytes
 
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
-WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}  # of the numbers that loops know
+DTYPES = (torch.float32, torch.bfloat16)  # of the numbers that `encode_groups` and `decode` know
 HALF = np.full(1, 0.5, np.float32)
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 
 def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, minima and scales of contiguous float32 or bfloat16; `noise` float32, None: to the nearest."""
-    count, block = len(flat), _block_of(group_size)
-    codes = room_for(flat, bits)
-    minimum, scale = (flat.new_empty(-(-count // group_size), dtype=torch.bfloat16) for _ in range(2))
-    planes, x, starts, steps = _planes(codes), _words(flat.detach()), _words(minimum), _words(scale)
-    added = HALF if noise is None else noise.detach().numpy()
-
-    def run(start: int, stop: int) -> None:
-        own, groups = slice(start, stop), groups_of(slice(start, stop), group_size)
-        of_own = added if noise is None else added[own]
-        loops.encode(x[own], of_own, group_size, block, bits, planes, start // 8, starts[groups], steps[groups])
-
-    in_threads(count, block, run)
+    count, block = flat.numel(), _block_of(group_size)
+    codes, minimum = room_for(flat, bits), flat.new_empty(-(-count // group_size), dtype=torch.bfloat16)
+    scale = torch.empty_like(minimum)
+    added, numbers = (HALF.ctypes.data, 1) if noise is None else (noise.data_ptr(), count)
+    given = flat.itemsize, flat.data_ptr(), added, numbers
+    made = codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
+    in_threads(count, block, partial(loops.encode, *given, group_size, block, bits, *made))
     return codes, minimum, scale
 
 
 def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
-    """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors: bfloat16 [groups]."""
-    planes, steps, starts, values = _planes(codes), _words(scale), _words(minimum), _words(flat)
-    block, bits = _block_of(group_size), bits_of(codes)
-
-    def run(start: int, stop: int) -> None:
-        groups = groups_of(slice(start, stop), group_size)
-        ends = steps[groups], starts[groups]
-        loops.decode(planes, bits, *ends, group_size, block, start // 8, values[start:stop])
-
-    in_threads(len(values), block, run)
-
-
-def _words(x: Tensor) -> Words:
-    """The bits of numbers as integers, in the same memory."""
-    words: Words = x.view(WORDS[x.dtype]).numpy()
-    return words
-
-
-def _planes(codes: Tensor) -> Bytes:
-    """Codes of 8 bits as one plane."""
-    planes: Bytes = codes.numpy() if codes.dim() == 2 else codes.numpy()[None]
-    return planes
+    """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors: bfloat16 [groups]. All are contiguous."""
+    block, made = _block_of(group_size), (flat.itemsize, flat.data_ptr())
+    given = codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
+    in_threads(flat.numel(), block, partial(loops.decode, *made, group_size, block, bits_of(codes), *given))
 
 
 def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:
@@ -88,8 +64,8 @@ def _block_of(group_size: int) -> int:
 
 def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:
     """Call `run` with parts of `count` elements that cut no block, in as many threads as PyTorch has, where it pays."""
-    threads = max(1, min(torch.get_num_threads(), count // LEAST))
-    if threads == 1:
+    threads = min(torch.get_num_threads(), count // LEAST)
+    if threads < 2:
         run(0, count)
         return
     share = -(-count // (threads * block)) * block

@@ -81,10 +81,11 @@ def decode_groups(
 ) -> Tensor:
     """The flat tensor of `encode_groups`, `count` elements of the type."""
     _check_group(group_size)
-    groups = -(-count // group_size)
-    if not is_fake(codes) and not len(minimum) == len(scale) == groups:  # sizes of fakes may be symbols
-        raise ValueError(f"minimum and scale must have {groups} entries, got {len(minimum)} and {len(scale)}")
-    run = _codes_of(codes) if dtype != torch.float64 or is_fake(codes) else reference_codes
+    run, groups = _codes_of(codes), -(-count // group_size)
+    if run is not torch.ops.actfit:  # sizes of fakes may be symbols
+        if not minimum.numel() == scale.numel() == groups:
+            raise ValueError(f"minimum and scale must have {groups} entries, got {len(minimum)} and {len(scale)}")
+        run = reference_codes if dtype == torch.float64 else run
     values: Tensor = run.decode_groups(codes, minimum, scale, group_size, count, dtype)
     return values
 

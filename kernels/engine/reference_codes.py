@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from actfit.kernels.engine.codes import LEAST_STEP, narrowed, part_of, room_for
 from actfit.kernels.engine.elements import computed
-from actfit.kernels.engine.host import loops, on_host, pack, unpack
+from actfit.kernels.engine.host import loops, pack, unpack
 from actfit.kernels.engine.pieces import groups_of, pieces
 
 
@@ -61,8 +61,9 @@ def encode(x: Tensor, minimum: Tensor, inverse: Tensor, noise: Tensor | None, gr
 def encode_groups(x: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, minima and scales of x by groups. noise: one number for each of x; None: rounding to nearest."""
     flat, wide = x.reshape(-1), computed(x.dtype)
-    noise = None if noise is None else noise.to(wide).reshape(-1).contiguous()
     neighbours = _loops_for(flat)
+    if noise is not None:
+        noise = noise.to(wide).reshape(-1).contiguous()
     if neighbours is None:
         minimum, scale = ends(flat, group_size, bits)
         return encode(flat, minimum, 1 / scale.to(wide), noise, group_size, bits), minimum, scale
@@ -78,7 +79,7 @@ def decode_groups(
     made = codes.new_empty(count, dtype=dtype)
     neighbours = _loops_for(made)
     if neighbours is not None and minimum.dtype == scale.dtype == torch.bfloat16:
-        neighbours.decode(codes.contiguous(), scale, minimum, made, group_size)
+        neighbours.decode(codes.contiguous(), scale.contiguous(), minimum.contiguous(), made, group_size)
         return made
     minimum, scale = minimum.to(wide), scale.to(wide)
     for piece in pieces(count, group_size):
@@ -96,5 +97,5 @@ def _in_groups(flat: Tensor, group_size: int, dtype: torch.dtype) -> Tensor:
 
 def _loops_for(flat: Tensor) -> ModuleType | None:
     """`actfit.kernels.engine.neighbours`; None without Numba, elsewhere, or of a dtype that it does not know."""
-    found = loops() if len(flat) and on_host(flat) else None
-    return found if found is not None and flat.dtype in found.WORDS else None
+    found = loops() if flat.is_cpu and flat.numel() else None
+    return found if found is not None and flat.dtype in found.DTYPES else None
