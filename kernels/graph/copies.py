@@ -1,9 +1,11 @@
-"""Copies: those that nothing needs go, and inputs that forward changes, as moving averages, are copied for backward."""
+"""Copies and views: those that nothing needs go; and inputs that forward changes, as moving averages, are copied for
+backward.
+"""
 
 import operator
 
 import torch
-from torch import fx
+from torch import SymInt, Tensor, fx
 
 from actfit.kernels.compression.cut import pairs_of, save
 from actfit.kernels.compression.nodes import call, is_mutable, is_view, origin
@@ -23,6 +25,30 @@ def without_copies(graph: fx.Graph) -> None:
         if alike and _is_read_once(original, copy.meta["val"].numel()) and not _is_returned(copy):
             copy.replace_all_uses_with(original)
             graph.erase_node(copy)
+
+
+def without_detours(graph: fx.Graph, outputs: int) -> None:
+    """Let a matrix stand for the transpose of its transpose, and a tensor for a view that is as it is.
+
+    Backward of products is full of them: a fifth of its calls. What forward returns, the first `outputs` results,
+    stays a tensor of its own.
+    """
+    (last,) = graph.find_nodes(op="output")
+    for node in list(graph.nodes):
+        if node.target not in (aten.t.default, aten.view.default) or node in last.args[0][:outputs]:
+            continue
+        source = node.args[0]
+        if node.target is aten.t.default is source.target:
+            source = source.args[0]
+        elif node.target is aten.t.default or not _is_alike(node.meta["val"], source.meta["val"]):
+            continue
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+
+
+def _is_alike(view: Tensor, source: Tensor) -> bool:
+    changes = any(isinstance(size, SymInt) for size in (*view.shape, *source.shape))  # to compare would be a guard
+    return not changes and view.shape == source.shape and view.stride() == source.stride()
 
 
 def _is_returned(node: fx.Node) -> bool:

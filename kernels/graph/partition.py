@@ -17,7 +17,7 @@ from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import depends_on_data, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product, tensors_of
 from actfit.kernels.graph.again import cut_again, run_again
-from actfit.kernels.graph.copies import changed_inputs, save_copies, without_copies
+from actfit.kernels.graph.copies import changed_inputs, save_copies, without_copies, without_detours
 from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
@@ -98,6 +98,7 @@ class Partitioner:
             self.refused |= apply(self.way, joint.graph, outputs, is_dear)
         if not self.compiles:
             without_copies(joint.graph)
+            without_detours(joint.graph, outputs)
         changed = changed_inputs(joint.graph)
         dear = is_dear_or_counts if self.again and self.method is not None else is_dear
         divide = inductor.partition if self.compiles else partial(recompute_all_but, dear)

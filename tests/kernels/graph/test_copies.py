@@ -1,10 +1,11 @@
 """Copies that capture adds."""
 
+import pytest
 import torch
 from torch import Tensor, fx, nn
 
 from actfit import compress
-from actfit.kernels.graph.copies import without_copies
+from actfit.kernels.graph.copies import without_copies, without_detours
 from tests.kernels.saved import bytes_in_graph
 
 aten = torch.ops.aten
@@ -31,6 +32,23 @@ def test_copies_of_what_nothing_else_reads_are_left_out() -> None:
     assert copies_left(read_twice=True) == 1
     assert copies_left(returned=True) == 1  # it may be written into
     assert copies_left(transposed=True) == 1  # it has other strides
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_matrices_that_are_transposed_back_and_views_that_change_nothing_are_left_out(returned: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    product = graph.call_function(aten.mm.default, (x, x))
+    back = graph.call_function(aten.t.default, (graph.call_function(aten.t.default, (product,)),))
+    same = graph.call_function(aten.view.default, (back, [3, 3]))
+    other = graph.call_function(aten.view.default, (back, [9]))
+    graph.output((same, other))  # the first one of forward, or both of backward
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(9) if node is other else torch.empty(3, 3)
+    without_detours(graph, int(returned))
+    assert same not in graph.nodes or returned  # it may be written into
+    assert other in graph.nodes
+    assert back not in graph.nodes
 
 
 def test_a_copy_of_an_input_stays() -> None:
