@@ -18,7 +18,7 @@ BY_INDUCTOR = {
     f"{way} compiled": way for way in ("compress exact", "compress 8 bits", "compress 4 bits", *FITTED)
 }  # by the way that Inductor compiles
 COMPRESSION_WAYS = (
-    *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
+    *("eager", "compiled", "layers compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
     *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
     *("compiled with fp8", *(f"hook {bits} bits" for bits in (8, 4, 2))),
     *("compress exact", "compress exact in chunks", *(f"compress {bits} bits" for bits in (8, 4, 2))),

@@ -16,6 +16,7 @@ from benchmarks.compression.models import Net
 from benchmarks.parsers import BY_INDUCTOR, FITTED
 
 EAGER, COMPILED = "eager", "compiled"
+LAYERS_COMPILED = "layers compiled"
 CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
 RECOMPUTING, FP8 = "compiled with the flag", "compiled with fp8"
 BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
@@ -55,6 +56,9 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
         net.loss(net.module)  # its weights, or the plan's fake tensors would be these
         budget: Any = {"fit": FITTED[ours], "inputs": net.kwargs or net.args, "loss": net.loss_of}
         net.plan = compress(net.module, **budget, compiled=compiles).plan
+    if way == LAYERS_COMPILED:
+        for block in net.blocks:
+            block.compile(dynamic=False)
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()
