@@ -24,7 +24,6 @@ from actfit.kernels import private
 from actfit.kernels.memory.compiled import outside_graphs
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import addresses, operand_storages, storages
-from actfit.kernels.methods.method import SavedBy
 from actfit.kernels.modes import DispatchMode
 
 GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
@@ -191,8 +190,7 @@ class Recorder:
     def _pack(self, tensor: Tensor) -> _Packed | Tensor:
         try:
             self._count += 1
-            by = self._saved_by(sys._getframe(1))
-            packed = _Packed(tensor, Saver(self._scopes[-1], str(by)), self._count)
+            packed = _Packed(tensor, Saver(self._scopes[-1], self._saved_by(sys._getframe(1))), self._count)
             self._packed.add(packed)
             return packed
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
@@ -201,13 +199,13 @@ class Recorder:
 
     _pack.keeps_tensors = True  # type: ignore[attr-defined]
 
-    def _saved_by(self, frame: FrameType) -> SavedBy:
+    def _saved_by(self, frame: FrameType) -> str:
         """The autograd.Function that saves, from the frame that called the hook; else torch's function."""
         if (applied := private.function_of(frame)) is not None:
             function, args = applied
-            saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)
-            return saved_by(*args) if saved_by else SavedBy(function.__name__)
-        return SavedBy(self._calls.running[-1] if self._calls.running else "")
+            saved_by: Callable[..., str] | None = getattr(function, "saved_by", None)
+            return saved_by(*args) if saved_by else str(function.__name__)
+        return self._calls.running[-1] if self._calls.running else ""
 
 
 def _saved_tensor(size: int, packs: Sequence[_Packed], maker: Saver) -> SavedTensor:

@@ -20,7 +20,7 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
-from actfit.kernels.memory.storages import operand_storages, storages, tensors
+from actfit.kernels.memory.storages import bytes_of, operand_storages, tensors
 from actfit.kernels.modes import DispatchMode
 
 Loss = Callable[..., Tensor]
@@ -48,8 +48,7 @@ class Living(DispatchMode):
 
     def now_without(self, results: Iterable[Tensor]) -> int:
         """Bytes that are alive, without those of these tensors."""
-        sizes: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
-        return self.now - sum(sizes.values())
+        return self.now - bytes_of(results)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):

@@ -163,16 +163,6 @@ class KernelSpec:
         return tensors * ITEMSIZE[dtype] + self.stored_bytes(dtype)
 
 
-class SavedBy(NamedTuple):
-    """What an autograd.Function saves, for memory reports: its static method `saved_by` takes forward's arguments."""
-
-    operation: str
-    method: type[Method] | None = None
-
-    def __str__(self) -> str:
-        return self.operation if self.method is None else f"{self.operation}, {self.method.name}"
-
-
 _SPECS: dict[str, KernelSpec] = {}
 
 

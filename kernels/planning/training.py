@@ -1,7 +1,7 @@
 """A whole training in a budget: what it holds besides activations, and what its optimizer's step takes."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Living
-from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.memory.storages import bytes_of, tensors
 from actfit.kernels.methods.registry import near
 from actfit.kernels.names import OPTIMIZERS
 
@@ -102,9 +102,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
             " model.parameters()"
         )
     state, work = of_step(optimizer)
-    there = _bytes([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
-    there += _bytes(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
-    gradients = _bytes(own)
+    there = bytes_of([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
+    there += bytes_of(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
+    gradients = bytes_of(own)
     before, update = there + accumulates * gradients, there + gradients + work
     return Held(before, update, type(optimizer).__name__, len(ours - theirs))
 
@@ -117,14 +117,14 @@ def of_step(optimizer: optim.Optimizer, on_gpu: bool = False) -> tuple[int, int]
         with Living() as living:
             copied.step()
     except Exception as error:  # of any kind, as the optimizer raises it
-        if state := _bytes(tensors(optimizer.state)):
-            return state, _bytes(_weights(optimizer))  # as of a step of many tensors at once
+        if state := bytes_of(tensors(optimizer.state)):
+            return state, bytes_of(_weights(optimizer))  # as of a step of many tensors at once
         raise KernelError(
             f"optimizer must run on tensors without memory, or have taken a step, got a {type(optimizer).__name__}:"
             f" {line(error)}; give it after a step, or one of {', '.join(OPTIMIZERS)}"
         ) from error
     in_place = all(group.get("fused") for group in optimizer.param_groups)
-    return _bytes(tensors(copied.state)), 0 if in_place else living.peak
+    return bytes_of(tensors(copied.state)), 0 if in_place else living.peak
 
 
 def _without_memory(optimizer: optim.Optimizer, on_gpu: bool) -> optim.Optimizer:
@@ -152,9 +152,3 @@ def _weights(optimizer: optim.Optimizer) -> list[Tensor]:
 
 def _shape(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
-
-
-def _bytes(values: Iterable[Tensor]) -> int:
-    """Bytes of the storages of tensors, each once."""
-    sizes = {storage._cdata: storage.nbytes() for x in values for storage in storages(x)}
-    return sum(sizes.values())
