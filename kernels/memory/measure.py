@@ -126,21 +126,8 @@ def trial(
 ) -> Saved:
     """What a call saves, by `Recorder`; the model stays unchanged.
 
-    Parameters
-    ----------
-    model, args, kwargs
-        The model, and what it is called with.
-    within
-        Makes a context manager in which forward runs.
-    fake
-        Whether to run on fake tensors; None: if possible.
-    training
-        Whether to run all modules in training mode.
-
-    Raises
-    ------
-    KernelError
-        If fake tensors are asked for and do not work.
+    Forward runs in what `within` makes, with `training` in training mode, and on fake tensors if these work; if `fake`,
+    KernelError is raised where they do not.
     """
     if fake is not False:
         try:

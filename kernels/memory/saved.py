@@ -37,13 +37,7 @@ def common(names: Iterable[str]) -> str:
 
 
 def picture(path: str | PathLike[str]) -> Any:
-    """matplotlib's Figure, if it can be saved to `path`.
-
-    Raises
-    ------
-    KernelError
-        For a folder, and for an ending not in FORMATS.
-    """
+    """matplotlib's Figure, if it can be saved to `path`; raises KernelError for a folder, and another ending."""
     if Path(path).suffix.lower() not in FORMATS or Path(path).is_dir():
         raise KernelError(f"plot must be a file that ends in one of {', '.join(FORMATS)}, got {str(path)!r}")
     from matplotlib.figure import Figure  # takes a second to import, and only pictures need it
