@@ -36,10 +36,7 @@ def kernel_for(
 ) -> tuple[KernelSpec, tuple[float, ...]]:
     """The kernel for a function and a method, and the function's parameters in their order.
 
-    Raises
-    ------
-    KernelError
-        For invalid arguments and for what the method does not support, with the reason.
+    Raises KernelError for invalid arguments and for what the method does not support, with the reason.
     """
     if not isinstance(function, str):
         raise KernelError(f"function must be a name, got {shown(function)}")
@@ -140,10 +137,7 @@ def check_strided(name: str, tensor: torch.Tensor) -> None:
 def sign_bit_kernel(function: str) -> KernelSpec:
     """The kernel that stores ±(y - min f), for `ActLinear`.
 
-    Raises
-    ------
-    KernelError
-        If f does not have two branches around a minimum, or has parameters.
+    Raises KernelError if f does not have two branches around a minimum, or has parameters.
     """
     info = kernel_for(function, {}, "invact")[0].function
     spec = SignBit().bind(info, info.parameters)
@@ -154,10 +148,7 @@ def sign_bit_kernel(function: str) -> KernelSpec:
 def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[str] | None) -> tuple[KernelSpec, ...]:
     """The kernels of both components of a joint code, f' and f, for `ActLinear`.
 
-    Raises
-    ------
-    KernelError
-        For a function, bits or a file without such a code.
+    Raises KernelError for a function, bits or a file without such a code.
     """
     info = kernel_for(function, {}, "invact")[0].function
     width = None if bits is None else _whole_number(bits, SHIPPED_BITS.start)
@@ -173,10 +164,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
 def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
     """The parameters for the kernel; rounded to the dtype if `Method.rounds_parameters` says so.
 
-    Raises
-    ------
-    KernelError
-        For a dtype without a kernel, and for parameters that are infinite in it.
+    Raises KernelError for a dtype without a kernel, and for parameters that are infinite in it.
     """
     if dtype not in DTYPES:
         raise KernelError(f"input must be a tensor of {', '.join(map(dtype_name, DTYPES))}, got {dtype_name(dtype)}")

@@ -24,21 +24,14 @@ def is_head(module: nn.Module) -> bool:
 
 
 class Head:
-    """In place of a linear layer's `forward`: gives logits that are made when they are needed.
+    """In place of the `forward` of the linear layer of that name: gives logits that are made when they are needed.
 
-    Attributes
-    ----------
-    name
-        Of the layer in the model.
-    own
-        A `forward` that the instance had already; None: that of its class.
-    last
-        What became of the last call's logits.
+    `own` is a `forward` that the instance had already; None: that of its class.
     """
 
     def __init__(self, module: nn.Linear, name: str, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.own = weakref.ref(module), name, own
-        self.last = Family(name)
+        self.last = Family(name)  # what became of the last call's logits
 
     def __call__(self, input: Tensor) -> Tensor:
         module: Any = self._module()

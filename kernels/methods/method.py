@@ -34,27 +34,13 @@ class Elements(NamedTuple):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """One way to bring f'(x) from forward to backward, with its options as fields.
+    """One way to bring f'(x) from forward to backward, with its options as fields."""
 
-    Attributes
-    ----------
-    name
-        What users call it.
-    options
-        Names of its arguments.
-    fit
-        The kind of coefficient files behind its element functions: "fewbit", "invact", or "" for none.
-    stock
-        Whether PyTorch's own function runs.
-    widths
-        Allowed values of the option bits; empty without such an option.
-    """
-
-    name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    fit: ClassVar[str] = ""
-    stock: ClassVar[bool] = False
-    widths: ClassVar[range] = range(0)
+    name: ClassVar[str]  # what users call it
+    options: ClassVar[tuple[str, ...]] = ()  # names of its arguments
+    fit: ClassVar[str] = ""  # the kind of coefficient files behind its element functions, as "fewbit"; "": none
+    stock: ClassVar[bool] = False  # whether PyTorch's own function runs
+    widths: ClassVar[range] = range(0)  # of the option bits; empty without such an option
 
     @abstractmethod
     def storage(self, function: FunctionInfo) -> Storage:
@@ -65,18 +51,12 @@ class Method(ABC):
         """The element functions that kernels call."""
 
     def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "KernelSpec":
-        """The method for one function.
-
-        Raises
-        ------
-        KernelError
-            For a function or parameters that the method cannot serve, with the reason.
-        """
+        """The method for one function; raises KernelError as `check` does."""
         self.check(function, parameters)
         return KernelSpec(function, self)
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:  # noqa: B027 - nothing refused
-        """Raise KernelError for a function or parameters that the method cannot serve; see also `refusal`."""
+        """Raise KernelError, with the reason, for a function or parameters that it cannot serve; see also `refusal`."""
 
     def check_dtype(self, function: FunctionInfo, dtype: str) -> None:  # noqa: B027 - nothing refused
         """Raise KernelError for tensors of a dtype that the method has no kernel for."""
@@ -173,13 +153,7 @@ def register_kernel(spec: KernelSpec) -> str:
 
 
 def spec_of(key: str) -> KernelSpec:
-    """The kernel of a key.
-
-    Raises
-    ------
-    KernelError
-        For a key that was not registered in this process.
-    """
+    """The kernel of a key; raises KernelError for one that was not registered in this process."""
     if key not in _SPECS:
         raise KernelError(f"kernel must be one that was made in this process, got {key!r}; call its function first")
     return _SPECS[key]

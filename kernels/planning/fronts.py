@@ -34,24 +34,12 @@ NAMES = {"kept": "kept for backward", "peak": "at the peak of a step"}
 
 @dataclass(frozen=True)
 class Point:
-    """One way to train.
+    """One way to train."""
 
-    Attributes
-    ----------
-    name
-        Name of an alternative; "" for a solution.
-    bytes
-        Bytes of a step.
-    error
-        ||g' - g|| / ||g|| of the gradient, predicted.
-    work
-        As of a plan.
-    """
-
-    name: str
-    bytes: Bytes
-    error: float
-    work: float | None = None
+    name: str  # of an alternative; "" for a solution
+    bytes: Bytes  # of a step
+    error: float  # ||g' - g|| / ||g|| of the gradient, predicted
+    work: float | None = None  # as of a plan
 
 
 @dataclass(frozen=True)

@@ -22,24 +22,13 @@ KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD, partial(optim.
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a training besides those that forward and backward make.
+    """Bytes of a training besides those that forward and backward make."""
 
-    Attributes
-    ----------
-    before
-        There before forward: weights, buffers, the batch, the optimizer's state, and gradients if batches add to them.
-    update
-        At the peak of the optimizer's step: all of these, gradients, and what the step works on.
-    name
-        Of the optimizer's class; "": nothing is counted.
-    untrained
-        How many weights that want a gradient the optimizer does not have.
-    """
-
+    # There before forward: weights, buffers, the batch, the optimizer's state, and gradients if batches add to them.
     before: int = 0
-    update: int = 0
-    name: str = ""
-    untrained: int = 0
+    update: int = 0  # at the peak of the optimizer's step: all of these, gradients, and what the step works on
+    name: str = ""  # of the optimizer's class; "": nothing is counted
+    untrained: int = 0  # how many weights that want a gradient the optimizer does not have
 
     def over(self, peaks: Sequence[int]) -> tuple[int, ...]:
         """The peaks of training, of those of forward and backward over what is there before."""
@@ -69,22 +58,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     """What training holds besides activations.
 
     The optimizer's state and what its step works on are those of two steps of a copy of it on tensors without memory.
-
-    Parameters
-    ----------
-    model
-        The model; its parameters, and those of the optimizer besides, are the weights.
-    batch
-        Nested tensors.
-    optimizer
-        A name of `OPTIMIZERS`, of which torch's defaults are taken, or an optimizer, before its first step or after.
-    accumulates
-        Whether gradients of earlier batches are there.
-
-    Raises
-    ------
-    KernelError
-        For an optimizer of other parameters, and for one that has no state and does not run on tensors without memory.
+    It may be before its first step or after; of a name torch's defaults are taken. The weights are the model's
+    parameters, and the optimizer's besides. If it accumulates, gradients of earlier batches are there. Raises
+    KernelError for an optimizer of other parameters, and for one without state that does not run on such tensors.
     """
     check_optimizer(optimizer, None)
     own = [weight for weight in model.parameters() if weight.requires_grad]
