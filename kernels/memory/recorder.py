@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,13 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 class _Packed:
     """What autograd holds instead of a tensor that it saves, until backward has used it."""
 
-    __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor", "version")
+    __slots__ = ("__weakref__", "parameter", "saver", "tensor", "version")
 
-    def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
+    def __init__(self, tensor: Tensor, saver: Saver) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
         self.tensor = tensor.detach() if tensor.requires_grad else tensor  # else an output would hold its own graph
-        self.saver, self.order = saver, order
+        self.saver = saver
         self.version = self.tensor._version
 
 
@@ -110,13 +110,13 @@ class Recorder:
     foreign: Set[int] = frozenset()
 
     def __post_init__(self) -> None:
-        self._packed: WeakSet[_Packed] = WeakSet()
+        # What is alive, by the ids of objects, in the order in which it was saved.
+        self._packed: WeakValueDictionary[int, _Packed] = WeakValueDictionary()
         self._scopes = [""]
         self._calls = _Calls()
         own = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
         self._parameters = addresses(own)
         self.births = Births(self._parameters, self.foreign, self._scopes)
-        self._count = 0
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class Recorder:
             hooks do not see are not counted, as they cannot be told from results that are still in use.
         """
         gc.collect(1)
-        packed = sorted(self._packed, key=lambda pack: pack.order)
+        packed = list(self._packed.values())
         born, copies = self.births.born, self.births.copies
         living = self.births.sizes()
         alive = set(living)
@@ -189,9 +189,8 @@ class Recorder:
 
     def _pack(self, tensor: Tensor) -> _Packed | Tensor:
         try:
-            self._count += 1
-            packed = _Packed(tensor, Saver(self._scopes[-1], self._saved_by(sys._getframe(1))), self._count)
-            self._packed.add(packed)
+            packed = _Packed(tensor, Saver(self._scopes[-1], self._saved_by(sys._getframe(1))))
+            self._packed[id(packed)] = packed
             return packed
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
             self._error = self._error or error

@@ -39,7 +39,6 @@ class Method(ABC):
     name: ClassVar[str]  # what users call it
     options: ClassVar[tuple[str, ...]] = ()  # names of its arguments
     fit: ClassVar[str] = ""  # the kind of coefficient files behind its element functions, as "fewbit"; "": none
-    stock: ClassVar[bool] = False  # whether PyTorch's own function runs
     widths: ClassVar[range] = range(0)  # of the option bits; empty without such an option
 
     @abstractmethod

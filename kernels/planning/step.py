@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -17,7 +17,7 @@ PART = 8  # Tensors of less than this part of a peak are left in codes: a step t
 Widths = Mapping[str, int | None] | int | None  # bits by site, or the same at all; None: whole tensors
 
 
-@dataclass(frozen=True)
+@dataclass
 class SavedSite:
     """A saved tensor that is floating-point and large enough for codes."""
 
@@ -28,7 +28,7 @@ class SavedSite:
     born: int  # the first segment of the step (see `Step`) in which it is saved
     dead: int  # the first in which it is free
     # The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
-    decoded: Sequence[tuple[int, int]] = ()
+    decoded: list[tuple[int, int]] = field(default_factory=list)
     tensor: Any = None  # the same for sites that save the same tensor, as blocks do that read one; None: not known
 
     def bytes(self, bits: int | None) -> int:
@@ -131,8 +131,8 @@ class History(Living):
         super().__init__()
         self.peaks: list[int] = []
         self.whole: dict[str, int] = {}
-        self._sites: list[dict[str, Any]] = []  # as of `SavedSite`
-        self._by_planes: dict[int, dict[str, Any]] = {}  # these by the storages of their codes
+        self._sites: list[SavedSite] = []
+        self._by_planes: dict[int, SavedSite] = {}  # these by the storages of their codes
 
     def event(self) -> int:
         """End a segment; gives the number of the next."""
@@ -148,27 +148,24 @@ class History(Living):
         planes, *rest = code
         storage = self._known[x.untyped_storage()._cdata]
         tensor = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
-        sizes = {"whole": x.nbytes, "per_bit": planes.nbytes // bits, "fixed": sum(part.nbytes for part in rest)}
-        site = {"name": name, **sizes, "born": self.event(), "dead": None, "decoded": [], "tensor": tensor}
+        fixed = sum(part.nbytes for part in rest)
+        site = SavedSite(name, x.nbytes, planes.nbytes // bits, fixed, self.event(), 0, [], tensor)
         self._sites.append(site)
         address = planes.untyped_storage()._cdata
         self._by_planes[address] = site
         weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
-        weakref.finalize(until, lambda: site.update(dead=self.event()))
+        weakref.finalize(until, lambda: setattr(site, "dead", self.event()))
 
     def decoded(self, planes: Tensor, result: Tensor) -> Tensor:
         """Record that a whole tensor is alive that was decoded from these bit planes; gives it back."""
         site = self._by_planes.get(planes.untyped_storage()._cdata)
         if site is not None:
-            times, place, now = site["decoded"], len(site["decoded"]), len(self.peaks)
+            times, place, now = site.decoded, len(site.decoded), len(self.peaks)
             times.append((now, now))
             weakref.finalize(result.untyped_storage(), lambda: times.__setitem__(place, (now, len(self.peaks))))
         return result
 
     def sites(self) -> list[SavedSite]:
-        """All sites, after the step."""
+        """All sites as they are now, after the step; what is alive then dies with it."""
         last = len(self.peaks)
-        return [
-            SavedSite(**site | {"dead": site["dead"] or last, "decoded": tuple(site["decoded"])})
-            for site in self._sites
-        ]
+        return [replace(site, dead=site.dead or last, decoded=[*site.decoded]) for site in self._sites]
