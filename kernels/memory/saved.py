@@ -183,21 +183,9 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """Draw the largest groups as bars.
+        """Draw the `rows` largest groups as bars, into a file in the format of its ending, whole or not at all.
 
-        Parameters
-        ----------
-        path
-            The file to write, in the format of its ending, whole or not at all, and without a date.
-        rows
-            How many groups.
-
-        Raises
-        ------
-        KernelError
-            For an ending not in FORMATS.
-        OSError
-            Where it cannot be written.
+        Raises KernelError for an ending not in FORMATS, and OSError where it cannot be written.
         """
         figure_of = picture(path)
         from matplotlib import rc_context

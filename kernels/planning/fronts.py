@@ -80,19 +80,9 @@ class Front:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Draw it.
+        """Draw it into a file, in the format of its ending, whole or not at all.
 
-        Parameters
-        ----------
-        path
-            The file to write, in the format of its ending, whole or not at all, and without a date.
-
-        Raises
-        ------
-        KernelError
-            For an ending that is not one of a picture.
-        OSError
-            Where it cannot be written.
+        Raises KernelError for an ending that is not one of a picture, and OSError where it cannot be written.
         """
         picture(path)
         from matplotlib import rc_context

@@ -37,16 +37,10 @@ EDGES = _edges()
 
 
 class Histogram:
-    """How often x fell into each bin.
-
-    Attributes
-    ----------
-    counts : int64 tensor (2 * BINS + 1,)
-        On the CPU; an infinite x counts in the first or last bin, NaN does not count.
-    """
+    """How often x fell into each bin; an infinite x counts in the first or last one, NaN does not count."""
 
     def __init__(self) -> None:
-        self.counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
+        self.counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)  # on the CPU
 
     def add(self, x: Tensor) -> None:
         """Count the elements of a floating-point tensor."""
@@ -60,19 +54,9 @@ class Histogram:
         return total
 
     def samples(self, count: int = SAMPLES) -> NDArray[np.float64]:
-        """Values that represent the histogram, for `fitting.weights.from_samples`.
+        """So many values that represent the histogram, for `fitting.weights.from_samples`.
 
-        They are quantiles at equal steps, with x taken as uniform within a bin.
-
-        Parameters
-        ----------
-        count
-            How many.
-
-        Raises
-        ------
-        KernelError
-            If the histogram is empty.
+        They are quantiles at equal steps, with x taken as uniform within a bin. Raises KernelError if it is empty.
         """
         counts = self.counts.numpy()
         total = counts.sum()
@@ -99,15 +83,8 @@ class Histogram:
 def recorded(model: nn.Module) -> Iterator[dict[str, Histogram]]:
     """Count the inputs of the model's activations inside the context; the model is not changed.
 
-    Yields
-    ------
-    dict of str to Histogram
-        By the name of the module and the function called in it, as "layers.0.act.gelu"; filled as the model runs.
-
-    Raises
-    ------
-    KernelError
-        For anything but a module.
+    Gives histograms by the name of the module and the function called in it, as "layers.0.act.gelu"; they fill as the
+    model runs. Raises KernelError for anything but a module.
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
