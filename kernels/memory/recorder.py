@@ -121,7 +121,9 @@ class Recorder:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for module, name in self._named().items():
+            for name, module in () if self.model is None else outside_graphs(self.model):
+                if isinstance(module, torch.jit.ScriptModule):  # has no hooks; what it saves counts for its caller
+                    continue
                 stack.callback(module.register_forward_pre_hook(partial(self._enter, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(private.functions_seen())
@@ -175,11 +177,6 @@ class Recorder:
             changed=tuple({pack.saver: None for pack in packed if pack.tensor._version != pack.version}),
             copies=sum(living[key] for key in alive & copies - results),
         )
-
-    def _named(self) -> dict[nn.Module, str]:
-        """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
-        listed = () if self.model is None else outside_graphs(self.model)
-        return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
     def _enter(self, name: str, *_: Any) -> None:
         self._scopes.append(name)

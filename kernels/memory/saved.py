@@ -183,9 +183,10 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """Draw the `rows` largest groups as bars, into a file in the format of its ending, whole or not at all.
+        """Draw the `rows` largest groups as bars, into a file in the format of its ending.
 
-        Raises KernelError for an ending not in FORMATS, and OSError where it cannot be written.
+        It is written whole or not at all, and without a date. Raises KernelError for an ending not in FORMATS, and
+        OSError where it cannot be written.
         """
         figure_of = picture(path)
         from matplotlib import rc_context

@@ -80,9 +80,10 @@ class Front:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Draw it into a file, in the format of its ending, whole or not at all.
+        """Draw it into a file in the format of its ending.
 
-        Raises KernelError for an ending that is not one of a picture, and OSError where it cannot be written.
+        It is written whole or not at all, and without a date. Raises KernelError for an ending that is not one of a
+        picture, and OSError where it cannot be written.
         """
         picture(path)
         from matplotlib import rc_context

@@ -37,10 +37,16 @@ EDGES = _edges()
 
 
 class Histogram:
-    """How often x fell into each bin; an infinite x counts in the first or last one, NaN does not count."""
+    """How often x fell into each bin.
+
+    Attributes
+    ----------
+    counts : int64 tensor (2 * BINS + 1,)
+        On the CPU; an infinite x counts in the first or last bin, NaN does not count.
+    """
 
     def __init__(self) -> None:
-        self.counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)  # on the CPU
+        self.counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
 
     def add(self, x: Tensor) -> None:
         """Count the elements of a floating-point tensor."""
@@ -54,7 +60,7 @@ class Histogram:
         return total
 
     def samples(self, count: int = SAMPLES) -> NDArray[np.float64]:
-        """So many values that represent the histogram, for `fitting.weights.from_samples`.
+        """Float64 values that represent the histogram, so many, for `fitting.weights.from_samples`.
 
         They are quantiles at equal steps, with x taken as uniform within a bin. Raises KernelError if it is empty.
         """
