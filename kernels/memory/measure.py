@@ -126,8 +126,8 @@ def trial(
 ) -> Saved:
     """What a call saves, by `Recorder`; the model stays unchanged.
 
-    Forward runs in what `within` makes, with `training` in training mode, and on fake tensors if these work; if `fake`,
-    KernelError is raised where they do not.
+    Forward runs in what `within` makes, and with `training` in training mode. It runs on fake tensors if `fake`, which
+    raises KernelError where these do not work, or if it is None and they do; else for real.
     """
     if fake is not False:
         try:
