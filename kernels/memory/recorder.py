@@ -33,14 +33,13 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 class _Packed:
     """What autograd holds instead of a tensor that it saves, until backward has used it."""
 
-    __slots__ = ("__weakref__", "parameter", "saver", "tensor", "version")
+    __slots__ = ("__weakref__", "parameter", "saver", "tensor")
 
     def __init__(self, tensor: Tensor, saver: Saver) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
         self.tensor = tensor.detach() if tensor.requires_grad else tensor  # else an output would hold its own graph
         self.saver = saver
-        self.version = self.tensor._version
 
 
 def _unpack(packed: _Packed | Tensor) -> Tensor:
@@ -153,13 +152,12 @@ class Recorder:
             hooks do not see are not counted, as they cannot be told from results that are still in use.
         """
         gc.collect(1)
-        packed = list(self._packed.values())
         born, copies = self.births.born, self.births.copies
         living = self.births.sizes()
         alive = set(living)
         by_storage: dict[int, list[_Packed]] = {}
         sizes: dict[int, int] = {}
-        for pack in packed:
+        for pack in list(self._packed.values()):
             for storage in storages(pack.tensor):
                 by_storage.setdefault(storage._cdata, []).append(pack)
                 sizes[storage._cdata] = storage.nbytes()
@@ -174,7 +172,6 @@ class Recorder:
             tuple(sorted(saved, key=lambda tensor: -tensor.bytes)),
             inputs=sum(sizes[key] for key in by_storage if key not in born and key not in own),
             parameters=sum(sizes[key] for key in by_storage if key not in born and key in own),
-            changed=tuple({pack.saver: None for pack in packed if pack.tensor._version != pack.version}),
             copies=sum(living[key] for key in alive & copies - results),
         )
 

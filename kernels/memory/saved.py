@@ -118,15 +118,12 @@ class Saved:
         Bytes saved of parameters and buffers.
     copies
         Bytes of copies of parameters, as autocast makes them.
-    changed
-        Operations whose saved tensor was changed in place afterwards, so that backward will fail.
     """
 
     tensors: tuple[SavedTensor, ...]
     inputs: int = 0
     parameters: int = 0
     copies: int = 0
-    changed: tuple[Saver, ...] = ()
 
     @property
     def total(self) -> int:
@@ -171,9 +168,6 @@ class Saved:
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.besides()}"
-
-    def __int__(self) -> int:
-        return self.total
 
     def to_json(self) -> str:
         """Everything: the totals, the groups, and each tensor."""

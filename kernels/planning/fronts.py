@@ -1,8 +1,7 @@
 """The Pareto front: bytes of a step against the error of its gradient, with alternatives for comparison."""
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -74,10 +73,6 @@ class Front:
             for point in (*self.named, *self.points)
         ]
         return "\n".join(lines)
-
-    def to_json(self) -> str:
-        """All of it."""
-        return json.dumps(asdict(self), indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Draw it into a file in the format of its ending.
