@@ -11,6 +11,7 @@ from actfit.kernels.autograd import elementwise
 from actfit.kernels.engine.elements import dtype_name
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.registry import DEFAULT
+from actfit.kernels.methods.stock import Stock
 from actfit.kernels.stock import STOCK, stock_runs
 from actfit.kernels.validate import check_range, check_strided, kernel_for, numbers_for
 
@@ -36,7 +37,7 @@ def _apply(
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
     spec, values = kernel_for(function, params, method, bits, coefficients)
-    if spec.method.stock:
+    if isinstance(spec.method, Stock):
         if input.is_floating_point():
             for name, value in zip(spec.function.parameters, values, strict=True):
                 check_range(name, value, input.dtype)

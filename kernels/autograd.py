@@ -11,7 +11,7 @@ from actfit.kernels import private
 from actfit.kernels.engine import traced
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.forward_derivative import ForwardDerivative
-from actfit.kernels.methods.method import SavedBy, spec_of
+from actfit.kernels.methods.method import spec_of
 
 _CHANGED = (
     "the output of an activation with method={method!r} was changed in place, and backward needs it; write"
@@ -39,9 +39,10 @@ class Elementwise(torch.autograd.Function):
         return y, saved, x.new_empty(0)
 
     @staticmethod
-    def saved_by(x: Tensor, kernel: str, *_: Any) -> SavedBy:
-        """For the recorder of memory."""
-        return SavedBy(spec_of(kernel).function.name, type(spec_of(kernel).method))
+    def saved_by(x: Tensor, kernel: str, *_: Any) -> str:
+        """What reports of memory call it; takes forward's arguments."""
+        spec = spec_of(kernel)
+        return f"{spec.function.name}, {spec.method.name}"
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -71,9 +72,8 @@ class Fused(torch.autograd.Function):
         return *torch.ops.actfit.fused_forward(x, key, True), x.new_empty(0)
 
     @staticmethod
-    def saved_by(x: Tensor, key: str) -> SavedBy:
-        """For the recorder of memory."""
-        return SavedBy(key.rpartition("-")[0], ForwardDerivative)
+    def saved_by(x: Tensor, key: str) -> str:
+        return f"{key.rpartition('-')[0]}, {ForwardDerivative.name}"
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:

@@ -152,13 +152,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **option
 
 
 def gelu_name(approximate: str) -> str:
-    """The catalogue's name of gelu, approximate or not.
-
-    Raises
-    ------
-    KernelError
-        For another word than "none" and "tanh".
-    """
+    """The catalogue's name of gelu, approximate or not; raises KernelError for another word than "none" and "tanh"."""
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise KernelError(f"approximate must be 'none' or 'tanh', got {shown(approximate)}")
     return "gelu" if approximate == "none" else "gelu_tanh"

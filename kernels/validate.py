@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from os import PathLike, fspath
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -36,10 +34,7 @@ def kernel_for(
 ) -> tuple[KernelSpec, tuple[float, ...]]:
     """The kernel for a function and a method, and the function's parameters in their order.
 
-    Raises
-    ------
-    KernelError
-        For invalid arguments and for what the method does not support, with the reason.
+    Raises KernelError for invalid arguments and for what the method does not support, with the reason.
     """
     if not isinstance(function, str):
         raise KernelError(f"function must be a name, got {shown(function)}")
@@ -48,15 +43,14 @@ def kernel_for(
     function = ALIASES.get(function, function)
     values = tuple((name, number(name, value)) for name, value in params.items())
     bits = None if bits is None else _whole_number(bits)
-    if coefficients is None:
+    file = resolved(coefficients)
+    if file is None:
         return _kernel_for(function, values, method, bits, None, None)
-    if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
-        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
-    path = Path(coefficients).absolute()
-    written = (path.stat().st_mtime_ns, path.stat().st_size) if os.path.isfile(path) else _FILE_STATES.get(str(path))
-    kernel = _kernel_for(function, values, method, bits, str(path), written)
+    state = os.stat(file) if os.path.isfile(file) else None
+    written = _FILE_STATES.get(file) if state is None else (state.st_mtime_ns, state.st_size)
+    kernel = _kernel_for(function, values, method, bits, file, written)
     if written is not None:
-        _FILE_STATES[str(path)] = written
+        _FILE_STATES[file] = written
     return kernel
 
 
@@ -64,10 +58,13 @@ def kernel_for(
 _FILE_STATES: dict[str, tuple[int, int]] = {}
 
 
-def resolved(coefficients: Any) -> Any:
-    """The absolute path, as forward may run in another folder. Anything but a path is returned, to be refused later."""
-    given = isinstance(coefficients, str | PathLike) and fspath(coefficients)
-    return os.path.abspath(coefficients) if given else coefficients
+def resolved(coefficients: object) -> str | None:
+    """The absolute path, as forward may run in another folder; None for none. Raises KernelError for other values."""
+    if coefficients is None:
+        return None
+    if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
+        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
+    return os.path.abspath(coefficients)
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -140,10 +137,7 @@ def check_strided(name: str, tensor: torch.Tensor) -> None:
 def sign_bit_kernel(function: str) -> KernelSpec:
     """The kernel that stores ±(y - min f), for `ActLinear`.
 
-    Raises
-    ------
-    KernelError
-        If f does not have two branches around a minimum, or has parameters.
+    Raises KernelError if f does not have two branches around a minimum, or has parameters.
     """
     info = kernel_for(function, {}, "invact")[0].function
     spec = SignBit().bind(info, info.parameters)
@@ -154,17 +148,13 @@ def sign_bit_kernel(function: str) -> KernelSpec:
 def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[str] | None) -> tuple[KernelSpec, ...]:
     """The kernels of both components of a joint code, f' and f, for `ActLinear`.
 
-    Raises
-    ------
-    KernelError
-        For a function, bits or a file without such a code.
+    Raises KernelError for a function, bits or a file without such a code.
     """
     info = kernel_for(function, {}, "invact")[0].function
     width = None if bits is None else _whole_number(bits, SHIPPED_BITS.start)
-    path = "" if coefficients is None else resolved(coefficients)
-    if not isinstance(path, str) or not (path or coefficients is None):
-        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
-    specs = tuple(Joint(width, path, component).bind(info, info.parameters) for component in COMPONENTS)
+    specs = tuple(
+        Joint(width, resolved(coefficients) or "", component).bind(info, info.parameters) for component in COMPONENTS
+    )
     for spec in specs:
         register_kernel(spec)
     return specs
@@ -173,10 +163,7 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
 def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
     """The parameters for the kernel; rounded to the dtype if `Method.rounds_parameters` says so.
 
-    Raises
-    ------
-    KernelError
-        For a dtype without a kernel, and for parameters that are infinite in it.
+    Raises KernelError for a dtype without a kernel, and for parameters that are infinite in it.
     """
     if dtype not in DTYPES:
         raise KernelError(f"input must be a tensor of {', '.join(map(dtype_name, DTYPES))}, got {dtype_name(dtype)}")

@@ -9,7 +9,7 @@ weight is a sum over chunks, each rounded to its dtype.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -100,24 +100,12 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Arguments of F.cross_entropy, or of F.nll_loss.
+    """Arguments of F.cross_entropy, or of F.nll_loss."""
 
-    Attributes
-    ----------
-    function
-        Which of the two.
-    targets
-        Classes, of shape (rows,), integers.
-    reduction
-        "mean", "sum" or "none".
-    options
-        weight, ignore_index and label_smoothing, as far as the function takes them.
-    """
-
-    function: Callable[..., Tensor]
-    targets: Tensor
-    reduction: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    function: Callable[..., Tensor]  # which of the two
+    targets: Tensor  # classes, of shape (rows,), integers
+    reduction: str  # "mean", "sum" or "none"
+    options: Mapping[str, Any]  # weight, ignore_index and label_smoothing, as far as the function takes them
 
     def of(self, linear: Linear) -> Tensor:
         """The loss; that of each row is of shape (rows,)."""

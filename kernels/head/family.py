@@ -1,11 +1,9 @@
 """What all logits of one call of a layer have in common, whatever became of their shape."""
 
 import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from actfit.kernels.errors import KernelError
 from actfit.kernels.head.chunked import Linear
@@ -13,36 +11,22 @@ from actfit.kernels.head.chunked import Linear
 WAY_OUT = "give chunked_loss=False to compress"
 
 
-class Waiting(Protocol):
-    """Logits that are not made; `make` gives them."""
-
-    make: Callable[[], Tensor]
-    _made: Tensor | None
-
-
 class Family:
     """All Logits of one call of a layer, in whatever shape: once numbers of one are needed, all become plain tensors.
 
     So that a change in place, and a hook, reach whatever they reach in stock.
-
-    Attributes
-    ----------
-    name
-        Of the layer.
-    used
-        Whether a loss was computed of them, or code below Python's functions read them: its gradient does not come by.
-    asked
-        The operation that needed all logits; None: none did.
     """
 
     def __init__(self, name: str, linear: Linear | None = None) -> None:
-        self.name, self.used = name, False
-        self.asked: str | None = None
-        self._members: list[weakref.ref[Waiting]] = []
+        self.name = name  # of the layer
+        # Whether a loss was computed of them, or code below Python's functions read them: then no gradient comes by.
+        self.used = False
+        self.asked: str | None = None  # the operation that needed all logits
+        self._members: list[weakref.ref[Any]] = []
         self._linear: Any = linear and weakref.ref(linear)  # Logits hold it, and with it what it is made of
         self._versions = linear and linear.versions
 
-    def add(self, logits: Waiting) -> None:
+    def add(self, logits: Any) -> None:
         self._members.append(weakref.ref(logits))
 
     def check(self) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from actfit.kernels.head.chunked import Linear, rows_of
 from actfit.kernels.head.family import Family
 from actfit.kernels.head.logits import deferred
-from actfit.kernels.private import exporting, in_transform, is_fake
+from actfit.kernels.private import is_fake
+from actfit.kernels.stock import transformed
 
 MANY = 2048  # classes, of fewer there is nothing to gain
 WIDER = 6  # × the width of what comes in; layers inside of networks widen by 4 or less, Llama 2 ends in 7.8
@@ -24,21 +24,14 @@ def is_head(module: nn.Module) -> bool:
 
 
 class Head:
-    """In place of a linear layer's `forward`: gives logits that are made when they are needed.
+    """In place of the `forward` of the linear layer of that name: gives logits that are made when they are needed.
 
-    Attributes
-    ----------
-    name
-        Of the layer in the model.
-    own
-        A `forward` that the instance had already; None: that of its class.
-    last
-        What became of the last call's logits.
+    `own` is a `forward` that the instance had already; None: that of its class.
     """
 
     def __init__(self, module: nn.Linear, name: str, own: Callable[..., Any] | None = None) -> None:
         self._module, self.name, self.own = weakref.ref(module), name, own
-        self.last = Family(name)
+        self.last = Family(name)  # what became of the last call's logits
 
     def __call__(self, input: Tensor) -> Tensor:
         module: Any = self._module()
@@ -74,13 +67,12 @@ class Head:
 
 def _waits(module: nn.Linear, x: Any) -> bool:
     """Whether logits may wait: in training, of plain tensors that fit."""
-    traced = exporting() or torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if not torch.is_grad_enabled() or traced or in_transform():
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
         return False
     tensors = Linear(x, module.weight, module.bias).given
     if not all(type(each) in (Tensor, nn.Parameter) or is_fake(each) for each in tensors):
         return False
-    if type(module) is not nn.Linear or forward_ad.unpack_dual(x).tangent is not None:
-        return False  # FSDP frees the weights of a layer that it wraps; forward mode needs logits
+    if type(module) is not nn.Linear:
+        return False  # FSDP frees the weights of a layer that it wraps
     fits = x.dim() >= 2 and x.shape[-1] == module.in_features and x.device == module.weight.device
     return fits and x.layout == torch.strided and any(each.requires_grad for each in tensors)

@@ -31,18 +31,11 @@ class Logits(Tensor):
     An operation of single elements with numbers, as a soft cap, one of whole rows, as log_softmax, or one that moves
     them, as a shift, gives Logits again. The tensor is not a leaf: where code below Python's functions reads it, it
     gets all logits, too, and its gradient goes on to what they are made of.
-
-    Attributes
-    ----------
-    linear
-        What they are.
-    make
-        Makes them, as stock would.
     """
 
-    linear: Linear
+    linear: Linear  # what they are
     family: Family
-    make: Callable[[], Tensor]
+    make: Callable[[], Tensor]  # as stock would
     _made: Tensor | None
 
     @classmethod

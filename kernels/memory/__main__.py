@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from actfit.coefficients import progress
 from actfit.kernels import private
-from actfit.kernels.graph.handle import compress
 from actfit.kernels.graph.ways.policies import method_of
 from actfit.kernels.memory import gpu, zoo
 from actfit.kernels.memory.making import line
@@ -48,15 +47,12 @@ NARROW = (
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves as it is, or in another way, and the peak of a step, if it is asked for.
-
-    refused: activations that stay exact with a policy, and the reason.
-    """
+    """What a model saves as it is, or in another way, and the peak of a step, if it is asked for."""
 
     way: str
     saved: Saved
     peak: int | None
-    refused: Mapping[str, str]
+    refused: Mapping[str, str]  # activations that stay exact with a policy, and the reason
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,12 +127,10 @@ def _results(
     counted = {"accounting": options.accounting, **call.kwargs}
     results = []
     for name, way in {"as it is": None, **asked}.items():
-        handle = None if way is None else compress(model, **way)
-        peak = peak_bytes(model, *call.args, **counted) if options.peak else None
-        saved = saved_bytes(model, *call.args, fake=True, **counted)
-        results.append(Result(name, saved, peak, handle.refused if handle else {}))
-        if handle is not None:
-            handle.remove()
+        with nullcontext() if way is None else gpu.compressed(model, **way) as handle:
+            peak = peak_bytes(model, *call.args, **counted) if options.peak else None
+            saved = saved_bytes(model, *call.args, fake=True, **counted)
+            results.append(Result(name, saved, peak, handle.refused if handle else {}))
     return results
 
 

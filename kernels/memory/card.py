@@ -31,27 +31,13 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A way to train.
-
-    Attributes
-    ----------
-    way
-        Its name.
-    peak
-        Bytes of a step, with what is there before.
-    largest
-        The largest batch that fits, 0 if none does; None: not known.
-    time
-        Of forward and backward, × those of the unchanged model; None: not known.
-    gradient
-        "exact", or what is known of its error.
-    """
+    """A way to train."""
 
     way: str
-    peak: int
-    largest: int | None
-    time: float | None
-    gradient: str
+    peak: int  # bytes of a step, with what is there before
+    largest: int | None  # the largest batch that fits, 0 if none does; None: not known
+    time: float | None  # of forward and backward, × those of the unchanged model; None: not known
+    gradient: str  # "exact", or what is known of its error
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
-from actfit.kernels.graph.handle import compress
+from actfit.kernels.graph.handle import Handle, compress
 from actfit.kernels.memory import zoo
 from actfit.kernels.memory.card import CHECKPOINT, EXACT, NO_LOSS, PEAK, PLAN, PLANNED, STOCK, TIME, Before, Card, Row
 from actfit.kernels.memory.planned import narrow_copy, one_thread
@@ -45,9 +45,9 @@ def measure(options: argparse.Namespace, model: nn.Module, call: Call, progress:
         rows.append(Row(way, here, largest, time, gradient))
 
     add(STOCK, nullcontext, 1.0, "exact")
-    add(EXACT, partial(_compressed, model), prices.time(Parts(1, 0, 0), 0), "exact")
+    add(EXACT, partial(compressed, model), prices.time(Parts(1, 0, 0), 0), "exact")
     for bits in (8, 4):
-        add(f"{bits} bits", partial(_compressed, model, bits=bits), prices.time(Parts(1, 0, 0), 1), "approximate")
+        add(f"{bits} bits", partial(compressed, model, bits=bits), prices.time(Parts(1, 0, 0), 1), "approximate")
     if blocks:
         add(CHECKPOINT, partial(recomputing, model, blocks), prices.time(Parts(0, 1, 0), 0), "exact")
     room = gpu - before.held
@@ -75,10 +75,11 @@ def _labelled(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _compressed(model: nn.Module, **how: Any) -> Iterator[None]:
+def compressed(model: nn.Module, **how: Any) -> Iterator[Handle]:
+    """Compresses a model so while it is entered."""
     handle = compress(model, **how)
     try:
-        yield
+        yield handle
     finally:
         handle.remove()
 

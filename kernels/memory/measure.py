@@ -126,21 +126,8 @@ def trial(
 ) -> Saved:
     """What a call saves, by `Recorder`; the model stays unchanged.
 
-    Parameters
-    ----------
-    model, args, kwargs
-        The model, and what it is called with.
-    within
-        Makes a context manager in which forward runs.
-    fake
-        Whether to run on fake tensors; None: if possible.
-    training
-        Whether to run all modules in training mode.
-
-    Raises
-    ------
-    KernelError
-        If fake tensors are asked for and do not work.
+    Forward runs in what `within` makes, and with `training` in training mode. It runs on fake tensors if `fake`, which
+    raises KernelError where these do not work, or if it is None and they do; else for real.
     """
     if fake is not False:
         try:

@@ -12,42 +12,19 @@ from actfit.kernels.memory.plain import MLP, Block, vgg
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is built, and what its inputs are.
+    """How a model is built, and what its inputs are."""
 
-    Attributes
-    ----------
-    model
-        The name of a class of transformers, or a function that builds the model.
-    inputs
-        What it takes: "tokens", "images", ...
-    values
-        Values of its configuration.
-    act
-        The name of the activation in its configuration.
-    attends
-        Whether it has attention, which can be computed in several ways.
-    parts
-        The sub-configurations that take `values`.
-    length
-        For models of sequences: the usual number of positions, if not the maximum.
-    reserved
-        For models of sequences: positions that tokens cannot use.
-    batch, dtype
-        The usual ones.
-    narrow
-        Values for a small copy with modules of the same names, which runs for real in a moment.
-    """
-
-    model: str | Callable[[Any], nn.Module]
-    inputs: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    act: str = "hidden_act"
-    attends: bool = True
-    parts: tuple[str, ...] = ()
-    length: int | None = None
-    reserved: int = 0
+    model: str | Callable[[Any], nn.Module]  # the name of a class of transformers, or a function that builds the model
+    inputs: str  # what it takes: "tokens", "images", ...
+    values: Mapping[str, Any] = field(default_factory=dict)  # of its configuration
+    act: str = "hidden_act"  # the name of the activation in its configuration
+    attends: bool = True  # whether it has attention, which can be computed in several ways
+    parts: tuple[str, ...] = ()  # the sub-configurations that take `values`
+    length: int | None = None  # of sequences: the usual number of positions, if not the maximum
+    reserved: int = 0  # of sequences: positions that tokens cannot use
     batch: int = 1
     dtype: torch.dtype = torch.float32
+    # Values for a small copy with modules of the same names, which runs for real in a moment.
     narrow: Mapping[str, Any] = field(default_factory=dict)
 
 

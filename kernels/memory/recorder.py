@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from actfit.kernels import private
 from actfit.kernels.memory.compiled import outside_graphs
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import addresses, operand_storages, storages
-from actfit.kernels.methods.method import SavedBy
 from actfit.kernels.modes import DispatchMode
 
 GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
@@ -34,14 +33,13 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 class _Packed:
     """What autograd holds instead of a tensor that it saves, until backward has used it."""
 
-    __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor", "version")
+    __slots__ = ("__weakref__", "parameter", "saver", "tensor")
 
-    def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
+    def __init__(self, tensor: Tensor, saver: Saver) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
         self.tensor = tensor.detach() if tensor.requires_grad else tensor  # else an output would hold its own graph
-        self.saver, self.order = saver, order
-        self.version = self.tensor._version
+        self.saver = saver
 
 
 def _unpack(packed: _Packed | Tensor) -> Tensor:
@@ -111,18 +109,20 @@ class Recorder:
     foreign: Set[int] = frozenset()
 
     def __post_init__(self) -> None:
-        self._packed: WeakSet[_Packed] = WeakSet()
+        # What is alive, by the ids of objects, in the order in which it was saved.
+        self._packed: WeakValueDictionary[int, _Packed] = WeakValueDictionary()
         self._scopes = [""]
         self._calls = _Calls()
         own = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
         self._parameters = addresses(own)
         self.births = Births(self._parameters, self.foreign, self._scopes)
-        self._count = 0
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for module, name in self._named().items():
+            for name, module in () if self.model is None else outside_graphs(self.model):
+                if isinstance(module, torch.jit.ScriptModule):  # has no hooks; what it saves counts for its caller
+                    continue
                 stack.callback(module.register_forward_pre_hook(partial(self._enter, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(private.functions_seen())
@@ -152,13 +152,12 @@ class Recorder:
             hooks do not see are not counted, as they cannot be told from results that are still in use.
         """
         gc.collect(1)
-        packed = sorted(self._packed, key=lambda pack: pack.order)
         born, copies = self.births.born, self.births.copies
         living = self.births.sizes()
         alive = set(living)
         by_storage: dict[int, list[_Packed]] = {}
         sizes: dict[int, int] = {}
-        for pack in packed:
+        for pack in list(self._packed.values()):
             for storage in storages(pack.tensor):
                 by_storage.setdefault(storage._cdata, []).append(pack)
                 sizes[storage._cdata] = storage.nbytes()
@@ -173,14 +172,8 @@ class Recorder:
             tuple(sorted(saved, key=lambda tensor: -tensor.bytes)),
             inputs=sum(sizes[key] for key in by_storage if key not in born and key not in own),
             parameters=sum(sizes[key] for key in by_storage if key not in born and key in own),
-            changed=tuple({pack.saver: None for pack in packed if pack.tensor._version != pack.version}),
             copies=sum(living[key] for key in alive & copies - results),
         )
-
-    def _named(self) -> dict[nn.Module, str]:
-        """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
-        listed = () if self.model is None else outside_graphs(self.model)
-        return {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
 
     def _enter(self, name: str, *_: Any) -> None:
         self._scopes.append(name)
@@ -190,10 +183,8 @@ class Recorder:
 
     def _pack(self, tensor: Tensor) -> _Packed | Tensor:
         try:
-            self._count += 1
-            by = self._saved_by(sys._getframe(1))
-            packed = _Packed(tensor, Saver(self._scopes[-1], str(by)), self._count)
-            self._packed.add(packed)
+            packed = _Packed(tensor, Saver(self._scopes[-1], self._saved_by(sys._getframe(1))))
+            self._packed[id(packed)] = packed
             return packed
         except BaseException as error:  # torch would abort the process: it is raised when forward is over
             self._error = self._error or error
@@ -201,13 +192,13 @@ class Recorder:
 
     _pack.keeps_tensors = True  # type: ignore[attr-defined]
 
-    def _saved_by(self, frame: FrameType) -> SavedBy:
+    def _saved_by(self, frame: FrameType) -> str:
         """The autograd.Function that saves, from the frame that called the hook; else torch's function."""
         if (applied := private.function_of(frame)) is not None:
             function, args = applied
-            saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)
-            return saved_by(*args) if saved_by else SavedBy(function.__name__)
-        return SavedBy(self._calls.running[-1] if self._calls.running else "")
+            saved_by: Callable[..., str] | None = getattr(function, "saved_by", None)
+            return saved_by(*args) if saved_by else str(function.__name__)
+        return self._calls.running[-1] if self._calls.running else ""
 
 
 def _saved_tensor(size: int, packs: Sequence[_Packed], maker: Saver) -> SavedTensor:

@@ -37,13 +37,7 @@ def common(names: Iterable[str]) -> str:
 
 
 def picture(path: str | PathLike[str]) -> Any:
-    """matplotlib's Figure, if it can be saved to `path`.
-
-    Raises
-    ------
-    KernelError
-        For a folder, and for an ending not in FORMATS.
-    """
+    """matplotlib's Figure, if it can be saved to `path`; raises KernelError for a folder, and another ending."""
     if Path(path).suffix.lower() not in FORMATS or Path(path).is_dir():
         raise KernelError(f"plot must be a file that ends in one of {', '.join(FORMATS)}, got {str(path)!r}")
     from matplotlib.figure import Figure  # takes a second to import, and only pictures need it
@@ -124,15 +118,12 @@ class Saved:
         Bytes saved of parameters and buffers.
     copies
         Bytes of copies of parameters, as autocast makes them.
-    changed
-        Operations whose saved tensor was changed in place afterwards, so that backward will fail.
     """
 
     tensors: tuple[SavedTensor, ...]
     inputs: int = 0
     parameters: int = 0
     copies: int = 0
-    changed: tuple[Saver, ...] = ()
 
     @property
     def total(self) -> int:
@@ -178,9 +169,6 @@ class Saved:
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.besides()}"
 
-    def __int__(self) -> int:
-        return self.total
-
     def to_json(self) -> str:
         """Everything: the totals, the groups, and each tensor."""
         totals = {"total": self.total, "unseen": self.unseen}
@@ -189,21 +177,10 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """Draw the largest groups as bars.
+        """Draw the `rows` largest groups as bars, into a file in the format of its ending.
 
-        Parameters
-        ----------
-        path
-            The file to write, in the format of its ending, whole or not at all, and without a date.
-        rows
-            How many groups.
-
-        Raises
-        ------
-        KernelError
-            For an ending not in FORMATS.
-        OSError
-            Where it cannot be written.
+        It is written whole or not at all, and without a date. Raises KernelError for an ending not in FORMATS, and
+        OSError where it cannot be written.
         """
         figure_of = picture(path)
         from matplotlib import rc_context

@@ -20,7 +20,7 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
-from actfit.kernels.memory.storages import operand_storages, storages, tensors
+from actfit.kernels.memory.storages import bytes_of, operand_storages, tensors
 from actfit.kernels.modes import DispatchMode
 
 Loss = Callable[..., Tensor]
@@ -48,8 +48,7 @@ class Living(DispatchMode):
 
     def now_without(self, results: Iterable[Tensor]) -> int:
         """Bytes that are alive, without those of these tensors."""
-        sizes: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
-        return self.now - sum(sizes.values())
+        return self.now - bytes_of(results)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):
@@ -118,41 +117,18 @@ def run_step(
     *,
     loss: Loss | None = None,
     targets: Any = None,
-    training: bool = False,
-    accumulates: bool = True,
-    within: Within = nullcontext,
-    prepare: Callable[[nn.Module], object] = lambda copied: None,
-    between: Callable[[list[Tensor]], object] = lambda results: None,
+    training: bool = False,  # whether to run all modules in training mode
+    accumulates: bool = True,  # whether parameters have gradients, which are added to; else new ones are counted
+    within: Within = nullcontext,  # makes a context manager in which it runs
+    prepare: Callable[[nn.Module], object] = lambda copied: None,  # called with the copy before it runs
+    between: Callable[[list[Tensor]], object] = lambda results: None,  # called with differentiable results of forward
 ) -> None:
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
     Backward starts from the tensors that `differentiated` gives.
     Of an output with a loss of its own only that is alive in backward, as trainers let go of the rest.
     Operations are those of the model's device; their workspaces and the allocator's waste are not seen.
-
-    Parameters
-    ----------
-    living
-        The counter.
-    model, args, kwargs
-        The model, and what it is called with.
-    loss, targets
-        As of `differentiated`.
-    training
-        Whether to run all modules in training mode.
-    accumulates
-        Whether gradients of parameters exist before and are added to. If not, those that backward makes are counted.
-    within
-        Makes a context manager in which it runs.
-    prepare
-        Called with the copy before it runs.
-    between
-        Called with the differentiable tensors of the model's output, before the loss is computed.
-
-    Raises
-    ------
-    KernelError
-        For a model that cannot run on fake tensors, or whose output has no gradient.
+    Raises KernelError for a model that cannot run on fake tensors, or whose output has no gradient.
     """
     try:
         with on_fakes(model, args, kwargs, targets) as (copied, positional, named, copied_targets):
@@ -207,20 +183,9 @@ def own_loss(output: Any) -> Any:
 def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -> list[Tensor]:
     """The tensors that backward starts from: the loss, or else all differentiable tensors in the model's output.
 
-    Parameters
-    ----------
-    output
-        The model's output.
-    loss
-        Computes the loss from the output, and from `targets` if given. None: the output's own loss, as in transformers'
-        models with labels, if it has one.
-    targets
-        The loss's second argument, if it has one.
-
-    Raises
-    ------
-    KernelError
-        For a loss that is not one number with a gradient, and for an output without a gradient.
+    The loss is that function of the output and, if given, of `targets`; by default the output's own, as in
+    transformers' models with labels, if it has one. Raises KernelError for a loss that is not one number with a
+    gradient, and for an output without a gradient.
     """
     if loss is not None:
         value = loss(output) if targets is None else loss(output, targets)

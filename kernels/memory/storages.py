@@ -1,6 +1,6 @@
 """Tensors inside nested values, and the storages of tensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +41,11 @@ def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
 def addresses(values: Any) -> set[int]:
     """Keys of the storages of all tensors in `values`, unique as long as these are alive."""
     return {storage._cdata for tensor in tensors(values) for storage in storages(tensor)}
+
+
+def bytes_of(values: Iterable[Tensor]) -> int:
+    """Bytes of the storages of tensors, each once."""
+    return sum({storage._cdata: storage.nbytes() for x in values for storage in storages(x)}.values())
 
 
 def operand_storages(value: Any) -> Iterator[torch.UntypedStorage]:

@@ -20,27 +20,14 @@ MIN_GROUP = 32  # elements that share a minimum and a step, which take 4 bytes
 
 @dataclass(frozen=True)
 class EveryTensor:
-    """Codes of every saved tensor that backward does not need exactly.
-
-    Attributes
-    ----------
-    bits
-        Of an element, 2 to 8; 4 bytes more go to each group, of 64 as a rule, for its minimum and its step.
-    rounding
-        "nearest", or "stochastic", whose decoded values have the right mean.
-
-    Raises
-    ------
-    KernelError
-        For other values.
-    """
+    """Codes of every saved tensor that backward does not need exactly; raises KernelError for other values."""
 
     name: ClassVar[str] = "compress"
     widths: ClassVar[range] = BITS
     on_fixed_range: ClassVar[bool] = False  # whether codes of a batch norm's input reach over a fixed range
 
-    bits: int = 4
-    rounding: str = "nearest"
+    bits: int = 4  # of an element; 4 bytes more go to each group, of 64 as a rule, for its minimum and its step
+    rounding: str = "nearest"  # or "stochastic", whose decoded values have the right mean
 
     def __post_init__(self) -> None:
         check_bits(self.bits, BITS)

@@ -58,15 +58,14 @@ class FewBit(FromTable):
         return TABLE_CODES if self.coefficients or (self.bits or 0) > MAX_INLINE_BITS else CODES
 
     def elements(self, function: FunctionInfo) -> Elements:
-        if self.storage(function) is TABLE_CODES:
-            return Elements("forward", "", "")
-        return Elements("forward", f"code_{self.bits}bit", f"level_{self.bits}bit")
+        if self.storage(function) is CODES:
+            return Elements("forward", f"code_{self.bits}bit", f"level_{self.bits}bit")
+        return super().elements(function)
 
     def stored_bits(self, function: FunctionInfo) -> int:
-        return self.table(function).bits if self.coefficients else function.tables[self.bits or 0]
+        return super().stored_bits(function) if self.coefficients else function.tables[self.bits or 0]
 
     def table(self, function: FunctionInfo) -> Table:
-        """The table; only for a bound method."""
         return read_table(function.name, f"fewbit-{self.bits}bit", self.coefficients, "levels")
 
     def arguments(self) -> dict[str, Any]:

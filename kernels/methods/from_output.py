@@ -27,19 +27,14 @@ NARROW = ("float16", "bfloat16")  # dtypes of y that are narrower than float32, 
 
 @dataclass(frozen=True)
 class FromOutput(Method):
-    """f'(x) = g(y, branch of x); the branch takes one packed bit, and none where f is monotone.
-
-    Attributes
-    ----------
-    bits
-        At most, beside y. 1: the branch; 2: also which way y was rounded, where that makes f' more accurate.
-    """
+    """f'(x) = g(y, branch of x); the branch takes one packed bit, and none where f is monotone."""
 
     name: ClassVar[str] = "invact"
     options: ClassVar[tuple[str, ...]] = ("bits",)
     fit: ClassVar[str] = "invact"
     widths: ClassVar[range] = BITS
 
+    # At most, beside y. 1: the branch; 2: also which way y was rounded, where that makes f' more accurate.
     bits: int = 1
 
     def __post_init__(self) -> None:

@@ -8,45 +8,21 @@ from actfit.coefficients.cut_output import CutOutput
 
 @dataclass(frozen=True, eq=False)
 class FunctionInfo:
-    """One function; there is one object for each.
-
-    Attributes
-    ----------
-    name
-        In the catalogue.
-    parameters
-        Their names and defaults, in the order in which kernels take them.
-    lower_limits
-        Of parameters: below them the output does not determine f'.
-    rounded_for
-        What is compared with parameters that are rounded to its dtype: "x", by kernels of all methods, as PyTorch's
-        own function does it; "y", which is cut off at them, by kernels that take f' from it; or "".
-    rounds_once
-        Whether forward in PyTorch rounds its result only, in each dtype.
-    branches
-        Monotone pieces of f that y alone cannot tell apart: 1 or 2.
-    minimum
-        Of f, or None where it has no lower bound.
-    bounded_derivative
-        Whether f' with default parameters is bounded; if not, no few-bit table serves every x.
-    tables
-        Few-bit tables: bits stored, by the bits that were asked for.
-    elements
-        Names of the functions in `actfit.kernels.generated.<name>_triton`.
-    cuts
-        For invact with two bits, by dtype: the output where the second bit does not tell how y was rounded.
-    """
+    """One function; there is one object for each."""
 
     name: str
-    parameters: Mapping[str, float]
-    lower_limits: Mapping[str, float]
+    parameters: Mapping[str, float]  # names and defaults, in the order in which kernels take them
+    lower_limits: Mapping[str, float]  # of parameters: below them the output does not determine f'
+    # What is compared with parameters that are rounded to its dtype: "x", by kernels of all methods, as PyTorch's own
+    # function does it; "y", which is cut off at them, by kernels that take f' from it; or "".
     rounded_for: str
-    rounds_once: bool
-    branches: int
-    minimum: float | None
-    bounded_derivative: bool
-    tables: Mapping[int, int]
-    elements: frozenset[str]
+    rounds_once: bool  # whether forward in PyTorch rounds its result only, in each dtype
+    branches: int  # monotone pieces of f that y alone cannot tell apart: 1 or 2
+    minimum: float | None  # of f; None: it has no lower bound
+    bounded_derivative: bool  # whether f' is, by default parameters; if not, no few-bit table serves every x
+    tables: Mapping[int, int]  # few-bit tables: bits stored, by the bits that were asked for
+    elements: frozenset[str]  # names of the functions in `actfit.kernels.generated.<name>_triton`
+    # For invact with two bits, by dtype: the output where the second bit does not tell how y was rounded.
     cuts: Mapping[str, CutOutput] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:

@@ -8,8 +8,7 @@ from actfit.coefficients import CoefficientError
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.from_table import FromTable
 from actfit.kernels.methods.function_info import FunctionInfo
-from actfit.kernels.methods.method import Elements, check_bits
-from actfit.kernels.methods.storage import TABLE_CODES, Storage
+from actfit.kernels.methods.method import check_bits
 from actfit.kernels.methods.table import Table, read_table
 
 SHIPPED_BITS = range(2, 9)
@@ -18,15 +17,7 @@ COMPONENTS = ("derivatives", "outputs")
 
 @dataclass(frozen=True)
 class Joint(FromTable):
-    """One component of a joint code; not for users: only `ActLinear` needs both.
-
-    Attributes
-    ----------
-    bits, coefficients
-        As of `FromTable`.
-    component
-        The values of codes: "derivatives" or "outputs".
-    """
+    """One component of a joint code; not for users: only `ActLinear` needs both."""
 
     name: ClassVar[str] = "joint"
     fit: ClassVar[str] = "joint"
@@ -34,13 +25,7 @@ class Joint(FromTable):
     values: ClassVar[str] = "outputs"
     too_few: ClassVar[str] = "coefficients must have two intervals or more, got one ({path})"
 
-    component: str = COMPONENTS[0]
-
-    def storage(self, function: FunctionInfo) -> Storage:
-        return TABLE_CODES
-
-    def elements(self, function: FunctionInfo) -> Elements:
-        return Elements("forward", "", "")
+    component: str = COMPONENTS[0]  # what its codes stand for
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
         check_bits(self.bits, self.widths)
@@ -53,11 +38,7 @@ class Joint(FromTable):
                 " coefficients='mine.json'"
             ) from None
 
-    def stored_bits(self, function: FunctionInfo) -> int:
-        return self.table(function).bits
-
     def table(self, function: FunctionInfo) -> Table:
-        """The table; only for a bound method."""
         return read_table(function.name, f"joint-{self.bits}bit", self.coefficients, self.component)
 
     def __str__(self) -> str:

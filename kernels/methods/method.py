@@ -34,27 +34,12 @@ class Elements(NamedTuple):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """One way to bring f'(x) from forward to backward, with its options as fields.
+    """One way to bring f'(x) from forward to backward, with its options as fields."""
 
-    Attributes
-    ----------
-    name
-        What users call it.
-    options
-        Names of its arguments.
-    fit
-        The kind of coefficient files behind its element functions: "fewbit", "invact", or "" for none.
-    stock
-        Whether PyTorch's own function runs.
-    widths
-        Allowed values of the option bits; empty without such an option.
-    """
-
-    name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    fit: ClassVar[str] = ""
-    stock: ClassVar[bool] = False
-    widths: ClassVar[range] = range(0)
+    name: ClassVar[str]  # what users call it
+    options: ClassVar[tuple[str, ...]] = ()  # names of its arguments
+    fit: ClassVar[str] = ""  # the kind of coefficient files behind its element functions, as "fewbit"; "": none
+    widths: ClassVar[range] = range(0)  # of the option bits; empty without such an option
 
     @abstractmethod
     def storage(self, function: FunctionInfo) -> Storage:
@@ -65,18 +50,12 @@ class Method(ABC):
         """The element functions that kernels call."""
 
     def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "KernelSpec":
-        """The method for one function.
-
-        Raises
-        ------
-        KernelError
-            For a function or parameters that the method cannot serve, with the reason.
-        """
+        """The method for one function; raises KernelError as `check` does."""
         self.check(function, parameters)
         return KernelSpec(function, self)
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:  # noqa: B027 - nothing refused
-        """Raise KernelError for a function or parameters that the method cannot serve; see also `refusal`."""
+        """Raise KernelError, with the reason, for a function or parameters that it cannot serve; see also `refusal`."""
 
     def check_dtype(self, function: FunctionInfo, dtype: str) -> None:  # noqa: B027 - nothing refused
         """Raise KernelError for tensors of a dtype that the method has no kernel for."""
@@ -163,16 +142,6 @@ class KernelSpec:
         return tensors * ITEMSIZE[dtype] + self.stored_bytes(dtype)
 
 
-class SavedBy(NamedTuple):
-    """What an autograd.Function saves, for memory reports: its static method `saved_by` takes forward's arguments."""
-
-    operation: str
-    method: type[Method] | None = None
-
-    def __str__(self) -> str:
-        return self.operation if self.method is None else f"{self.operation}, {self.method.name}"
-
-
 _SPECS: dict[str, KernelSpec] = {}
 
 
@@ -183,13 +152,7 @@ def register_kernel(spec: KernelSpec) -> str:
 
 
 def spec_of(key: str) -> KernelSpec:
-    """The kernel of a key.
-
-    Raises
-    ------
-    KernelError
-        For a key that was not registered in this process.
-    """
+    """The kernel of a key; raises KernelError for one that was not registered in this process."""
     if key not in _SPECS:
         raise KernelError(f"kernel must be one that was made in this process, got {key!r}; call its function first")
     return _SPECS[key]

@@ -16,18 +16,11 @@ def in_model(module: str, site: str) -> str:
 
 @dataclass(frozen=True)
 class Planned(EveryTensor):
-    """Codes of as many bits as a plan says at each site.
-
-    Attributes
-    ----------
-    bits, rounding
-        As of `EveryTensor`; the bits are for sites that are not in the plan.
-    at_site
-        Bits by the names of sites, see `actfit.kernels.compression.cut.site_names`; None: the tensor is saved as it is.
-    """
+    """Codes of as many bits as a plan says at each site; `bits` are for sites that are not in the plan."""
 
     name: ClassVar[str] = "plan"
 
+    # Bits by the names of sites, see `actfit.kernels.compression.cut.site_names`; None: the tensor is saved as it is.
     at_site: Mapping[str, int | None] = field(default_factory=dict)
 
     def at(self, site: str) -> EveryTensor | None:

@@ -24,13 +24,7 @@ def register(method: type[Method]) -> type[Method]:
 
 
 def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Method:
-    """The method of that name with the options that are not None.
-
-    Raises
-    ------
-    KernelError
-        For a name that is not in `known`, and for options that the method does not take.
-    """
+    """The method of that name, with the options that are not None; raises KernelError for another name or option."""
     if not isinstance(name, str):
         raise KernelError(f"method must be a name, got {shown(name)}")
     if name not in known:

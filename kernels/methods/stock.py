@@ -12,7 +12,6 @@ class Stock(Method):
     """PyTorch's own function, which saves its input, or its output where f' follows from that exactly."""
 
     name: ClassVar[str] = "stock"
-    stock: ClassVar[bool] = True
 
     def storage(self, function: FunctionInfo) -> NoReturn:
         raise NotImplementedError(f"{self.name} has no kernel here")

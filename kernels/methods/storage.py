@@ -5,27 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Storage:
-    """One kind of storage.
+    """One kind of storage."""
 
-    Attributes
-    ----------
-    name
-        STORAGE in `actfit.kernels.engine.templates.elementwise`.
-    text
-        What backward reads, for people; {bits} is the number of packed bits an element.
-    like_input
-        Whether a tensor of the shape of x is stored.
-    packed
-        Whether bits are stored, packed in planes.
-    keeps_output
-        Whether backward reads y, which the next layer saves anyway.
-    """
-
-    name: str
-    text: str
-    like_input: bool = False
-    packed: bool = False
-    keeps_output: bool = False
+    name: str  # STORAGE in `actfit.kernels.engine.templates.elementwise`
+    text: str  # what backward reads, for people; {bits} is the number of packed bits an element
+    like_input: bool = False  # whether a tensor of the shape of x is stored
+    packed: bool = False  # whether bits are stored, packed in planes
+    keeps_output: bool = False  # whether backward reads y, which the next layer saves anyway
 
 
 DERIVATIVE = Storage("derivative", "f'(x) itself, a tensor like x", like_input=True)

@@ -56,13 +56,7 @@ _OTHERS = " actfit.elementwise(f, coefficients=file) takes those of any function
 
 
 def own_document(path: str, method: str, function: FunctionInfo, parameters: Mapping[str, float]) -> Mapping[str, Any]:
-    """The document of a user's file.
-
-    Raises
-    ------
-    KernelError
-        If the file cannot be read, or is of another method, function or parameters.
-    """
+    """A user's file; raises KernelError if it cannot be read, or is of another method, function or parameters."""
     try:
         document = load(path)
     except OSError as error:
@@ -83,13 +77,8 @@ def read_table(function: str, name: str, file: str, values: str) -> Table:
     """The table of a file, given as path#digest, or the packaged one of this name, as "fewbit-3bit".
 
     values: what codes stand for there, "levels", or "derivatives" or "outputs" of a joint code.
-
-    Raises
-    ------
-    KernelError
-        If the file has changed since its digest was taken.
-    CoefficientError
-        If the table is not one of the function.
+    Raises KernelError if the file has changed since its digest was taken; CoefficientError if the table is not one of
+    the function.
     """
     path, _, digest = file.rpartition("#")
     document = load(path) if path else load(function, name)

@@ -82,14 +82,8 @@ def on_samples(call: Call, targets: Any, samples: int | None, check: bool, run: 
     """The result of `run` on copies of samples of a batch, with the share of the batch that they are.
 
     If it raises anything but KernelError or for want of memory, on more samples, and at last on the whole batch: a
-    model or a loss may need these.
-
-    Parameters
-    ----------
-    samples
-        How many; None: the whole batch.
-    check
-        Whether to take the samples that check plans, not those that plans are made with.
+    model or a loss may need these. `samples`: how many; None: the whole batch. `check`: whether they check plans, or
+    else make them.
     """
     for count in dict.fromkeys((samples, max(samples or 0, MORE_SAMPLES))):
         some, share = part((call, targets), count, check)

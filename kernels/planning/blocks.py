@@ -15,19 +15,11 @@ Blocks = Sequence[str]  # names of blocks
 
 
 class BlockWays(NamedTuple):
-    """What is done with blocks.
+    """What is done with blocks."""
 
-    Attributes
-    ----------
-    recomputed, unchanged
-        Names of blocks that backward computes again, and of those that run as stock.
-    exact
-        Whether no tensor has codes.
-    """
-
-    recomputed: Blocks = ()
-    unchanged: Blocks = ()
-    exact: bool = False
+    recomputed: Blocks = ()  # those that backward computes again
+    unchanged: Blocks = ()  # those that run as stock
+    exact: bool = False  # whether no tensor has codes
 
 
 CAPTURED = BlockWays()  # all blocks are captured, and have codes

@@ -24,24 +24,12 @@ LEAST = 1024  # bytes: less is a share gone wrong, as 1, or forgotten units, as 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes that a step must stay within; None: no limit.
+    """Bytes that a step must stay within; None: no limit."""
 
-    Attributes
-    ----------
-    peak
-        Alive at once, besides those from before the step; with an optimizer, with these.
-    kept
-        Alive when the backward pass begins.
-    stock
-        What the unchanged model keeps, if `kept` is a share of it; for messages.
-    held
-        What training holds besides, of the peak; for messages.
-    argument
-        What the user calls the budget; for messages.
-    """
-
-    peak: int | None = None
-    kept: int | None = None
+    peak: int | None = None  # alive at once, besides those from before the step; with an optimizer, with these
+    kept: int | None = None  # alive when the backward pass begins
+    # For messages: what the unchanged model keeps, if `kept` is a share of it; what training holds besides, of the
+    # peak; and what the user calls the budget.
     stock: int | None = field(default=None, compare=False)
     held: int = field(default=0, compare=False)
     argument: str = field(default="budget", compare=False)
@@ -56,17 +44,9 @@ class Limits:
 
 
 def check(budget: Any, argument: str = "budget") -> int | float:
-    """Bytes as a whole number, or a share as a number between 0 and 1.
+    """Bytes as a whole number, or a share as a number between 0 and 1; raises KernelError for anything else.
 
-    Parameters
-    ----------
-    argument
-        What the user calls it.
-
-    Raises
-    ------
-    KernelError
-        For anything else.
+    argument: what the user calls it.
     """
     if isinstance(budget, str) and (written := _WRITTEN.fullmatch(budget)) and written[2].lower() in _UNITS:
         number, unit = float(written[1]), _UNITS[written[2].lower()]

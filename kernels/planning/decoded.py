@@ -39,19 +39,11 @@ def relative_error(decoded: Tensor, exact: Tensor) -> float:
 
 @dataclass
 class Decoded:
-    """Relative errors ||x' - x|| / ||x|| of decoded tensors, by site and bits.
+    """Relative errors ||x' - x|| / ||x|| of decoded tensors, by site and bits."""
 
-    Attributes
-    ----------
-    now, foreseen
-        As measured; and as foreseen, which is no less.
-    eps
-        Of the coarsest dtype of all tensors.
-    """
-
-    now: dict[str, dict[int, float]] = field(default_factory=dict)
-    foreseen: dict[str, dict[int, float]] = field(default_factory=dict)
-    eps: float = 0.0
+    now: dict[str, dict[int, float]] = field(default_factory=dict)  # as measured
+    foreseen: dict[str, dict[int, float]] = field(default_factory=dict)  # no less
+    eps: float = 0.0  # of the coarsest dtype of all tensors
 
     def note(self, site: str, bits: int, error: float, dtype: torch.dtype, group: int, rounding: str) -> None:
         """Note an error of a tensor whose codes have groups of so many elements."""

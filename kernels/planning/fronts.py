@@ -1,8 +1,7 @@
 """The Pareto front: bytes of a step against the error of its gradient, with alternatives for comparison."""
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -34,24 +33,12 @@ NAMES = {"kept": "kept for backward", "peak": "at the peak of a step"}
 
 @dataclass(frozen=True)
 class Point:
-    """One way to train.
+    """One way to train."""
 
-    Attributes
-    ----------
-    name
-        Name of an alternative; "" for a solution.
-    bytes
-        Bytes of a step.
-    error
-        ||g' - g|| / ||g|| of the gradient, predicted.
-    work
-        As of a plan.
-    """
-
-    name: str
-    bytes: Bytes
-    error: float
-    work: float | None = None
+    name: str  # of an alternative; "" for a solution
+    bytes: Bytes  # of a step
+    error: float  # ||g' - g|| / ||g|| of the gradient, predicted
+    work: float | None = None  # as of a plan
 
 
 @dataclass(frozen=True)
@@ -87,24 +74,11 @@ class Front:
         ]
         return "\n".join(lines)
 
-    def to_json(self) -> str:
-        """All of it."""
-        return json.dumps(asdict(self), indent=1) + "\n"
-
     def plot(self, path: str | PathLike[str]) -> None:
-        """Draw it.
+        """Draw it into a file in the format of its ending.
 
-        Parameters
-        ----------
-        path
-            The file to write, in the format of its ending, whole or not at all, and without a date.
-
-        Raises
-        ------
-        KernelError
-            For an ending that is not one of a picture.
-        OSError
-            Where it cannot be written.
+        It is written whole or not at all, and without a date. Raises KernelError for an ending that is not one of a
+        picture, and OSError where it cannot be written.
         """
         picture(path)
         from matplotlib import rc_context

@@ -14,18 +14,11 @@ ELEMENTS = 4096  # of each weight, evenly spaced: enough for a sum over all weig
 
 @dataclass(frozen=True)
 class Exact:
-    """Elements of an exact gradient of some samples.
+    """Elements of an exact gradient of some samples."""
 
-    Attributes
-    ----------
-    parts
-        Of each weight its elements, and how many of its own one stands for; None: it has no gradient.
-    share
-        Of the batch, that the samples are.
-    """
-
+    # Of each weight its elements, and how many of its own one stands for; None: it has no gradient.
     parts: Sequence[tuple[Tensor, float] | None]
-    share: float
+    share: float  # of the batch, that the samples are
 
 
 def exact_of(gradient: Sequence[Tensor | None], share: float) -> Exact:
@@ -43,12 +36,7 @@ def exact_of(gradient: Sequence[Tensor | None], share: float) -> Exact:
 def smaller_batch(error: float, norm: float, exact: Exact, other: Exact) -> float | None:
     """The share of a batch's samples that could be left out for as much noise as an error makes; None if not known.
 
-    Parameters
-    ----------
-    error, norm
-        ||g' - g||² / ||g||² and ||g||² of the samples of `exact`.
-    exact, other
-        Exact gradients of different samples.
+    Of ||g' - g||² / ||g||², the error, and ||g||², the norm, of the samples of `exact`; `other` is of other samples.
     """
     if exact.share == 1.0 or other.share == 1.0:
         return None  # they are not different

@@ -160,13 +160,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Plan":
-        """A plan that was saved.
-
-        Raises
-        ------
-        KernelError
-            For a file that cannot be read, or is no plan.
-        """
+        """A plan that was saved; raises KernelError for a file that cannot be read, or is no plan."""
         try:
             text = Path(path).read_bytes()
         except OSError as error:

@@ -33,26 +33,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds beyond those of a step of the unchanged model, as shares of these.
+    """Seconds beyond those of a step of the unchanged model, as shares of these."""
 
-    Attributes
-    ----------
-    captured
-        Of all blocks by graphs of forward and backward, exactly.
-    coded
-        Of codes of all tensors that can have some.
-    again
-        Of a second forward pass of all blocks.
-    shares
-        Of each block in the time of all blocks' forward passes.
-    measured
-        Whether they were measured.
-    """
-
-    captured: float
-    coded: float
-    again: float
-    shares: Mapping[str, float] = field(default_factory=dict)
+    captured: float  # of all blocks by graphs of forward and backward, exactly
+    coded: float  # of codes of all tensors that can have some
+    again: float  # of a second forward pass of all blocks
+    shares: Mapping[str, float] = field(default_factory=dict)  # of each block in the time of all forward passes
     measured: bool = True
 
     def time(self, parts: Parts, coded: float) -> float:

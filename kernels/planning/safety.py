@@ -112,23 +112,17 @@ class Checked:
         return f"Error of the gradient of samples{without}: {self.error:.2%}; {by}"
 
 
-def checked(gradients: Gradients, bits: Bits, planned: float | None = None, error: float | None = None) -> Checked:
+def checked(
+    gradients: Gradients,  # of a few samples
+    bits: Bits,
+    planned: float | None = None,  # the error that a plan promises, which bounds what is predicted
+    error: float | None = None,  # the one with these bits, if it is known already
+) -> Checked:
     """The error of the gradient with these bits, beside what is predicted.
 
     A tensor's relative error is one of the gradient of the same size, if an operation neither magnifies nor diminishes
     it, and errors of tensors add up as squares. If the error is larger than the mean one of a tensor, kinds of tensors
     are measured alone.
-
-    Parameters
-    ----------
-    gradients
-        Of a few samples.
-    bits
-        By site.
-    planned
-        The error that a plan promises, which bounds what is predicted.
-    error
-        The error with these bits, if it is known already.
     """
     coded = {site: width for site, width in bits.items() if width is not None and site in gradients.sites}
     error = _finite(gradients.error(coded) ** 0.5 if error is None else error)
@@ -165,25 +159,12 @@ def check_model(
     targets: Any,
     method: EveryTensor,
     kind: type[Gradients],
-    planned: float | None = None,
-    compiles: bool = False,
+    planned: float | None = None,  # as of `checked`
+    compiles: bool = False,  # whether Inductor is to compile the model's blocks
 ) -> Checked:
     """The error of the gradient of a few samples of a model that is not compressed yet; the model is left as it is.
 
     It raises nothing: a model that cannot run so is not measured, with a note.
-
-    Parameters
-    ----------
-    call, loss, targets
-        What the model is called with, and the loss as of `kernels.memory.step.differentiated`.
-    method
-        Bits of codes, or those of a plan.
-    kind
-        The kind of gradients, as of a task.
-    planned
-        As of `checked`.
-    compiles
-        Whether Inductor is to compile the model's blocks.
     """
 
     def measured(call: Call, targets: Any, share: float) -> Checked:

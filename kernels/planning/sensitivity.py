@@ -34,39 +34,19 @@ SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||²
 
 @dataclass
 class Trials:
-    """The codes that a backward pass gets.
-
-    Attributes
-    ----------
-    rounding
-        Rounding of all codes.
-    bits
-        Bits by site; other sites are whole.
-    smallest
-        The fewest elements with which a tensor has codes.
-    recomputed
-        Names of modules that backward runs again.
-    compiles
-        Whether the model is to be compiled by Inductor.
-    sites
-        Elements of all sites that were saved, by name.
-    decoded
-        Errors of the tensors that were decoded.
-    engines
-        What captured the model for trials, by inputs: other trials run its graphs, too.
-    exact
-        By addresses of marks of calls of captured modules: the mark, the gradients of results without codes on trial,
-        and what backward makes of these.
-    """
+    """The codes that a backward pass gets."""
 
     rounding: str = "nearest"
-    bits: Bits = field(default_factory=dict)
-    smallest: int = SMALLEST
-    recomputed: frozenset[str] = frozenset()
-    compiles: bool = False
-    sites: dict[str, int] = field(default_factory=dict)
-    decoded: Decoded = field(default_factory=Decoded)
+    bits: Bits = field(default_factory=dict)  # other sites are whole
+    smallest: int = SMALLEST  # the fewest elements with which a tensor has codes
+    recomputed: frozenset[str] = frozenset()  # names of modules that backward runs again
+    compiles: bool = False  # whether the model is to be compiled by Inductor
+    sites: dict[str, int] = field(default_factory=dict)  # elements of all that were saved, by name
+    decoded: Decoded = field(default_factory=Decoded)  # errors of the tensors that were decoded
+    # What captured the model for trials, by inputs: other trials run its graphs, too.
     engines: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # By addresses of marks of calls of captured modules: the mark, the gradients of results without codes on trial, and
+    # what backward makes of these.
     exact: dict[int, tuple[Tensor, Sequence[Tensor | None], Sequence[Any]]] = field(default_factory=dict, repr=False)
     modules: list[str] = field(default_factory=list)  # those that share graphs, by number
 
@@ -84,21 +64,9 @@ class Trials:
 
 
 class Gradients(ABC):
-    """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes.
+    """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes."""
 
-    Attributes
-    ----------
-    share
-        Of a larger batch that samples are taken of, that this is; 1: there are no other samples.
-    sites
-        Names of the sites where tensors were saved.
-    decoded
-        Errors of the tensors that backward passes got decoded.
-    of_loss
-        Whether it is the gradient of a loss.
-    """
-
-    share: float = 1.0
+    share: float = 1.0  # of a larger batch that samples are taken of, that this is; 1: there are no other samples
 
     def __init__(
         self,
@@ -111,8 +79,8 @@ class Gradients(ABC):
         progress: Callable[[str], object] = silent,
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
-        self.sites: Set[str] = trials.sites.keys()
-        self.decoded = trials.decoded
+        self.sites: Set[str] = trials.sites.keys()  # where tensors were saved
+        self.decoded = trials.decoded  # errors of the tensors that backward passes got decoded
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:
             raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
@@ -178,16 +146,8 @@ def sensitivities(gradients: Gradients, sites: Sequence[str], passes: int) -> di
     """The error of the gradient with codes of each width at each site alone, as by `Gradients.error`.
 
     Similar sites, as those of all layers, share one measurement at each of `MEASURED` bits. If passes are left, bands
-    of layers are measured apart at the middle one of these; all sites in a band have the same error.
-
-    Parameters
-    ----------
-    gradients
-        Gradients of a batch.
-    sites
-        In the order in which they are saved.
-    passes
-        At most so many backward passes, but three for each group of similar sites even if these are more.
+    of layers, by the order of sites, are measured apart at the middle one of these; all sites in a band have the same
+    error. There are at most so many backward passes, but three for each group of similar sites even if these are more.
     """
     roles: dict[str, list[str]] = {}
     for site in sites:

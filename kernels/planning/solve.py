@@ -38,13 +38,7 @@ class Solution:
 
 
 def solve(step: Step, errors: SiteErrors, limits: Limits) -> Solution:
-    """The bits with the smallest error.
-
-    Raises
-    ------
-    InfeasibleError
-        If the limits are too small; the message has the smallest possible ones.
-    """
+    """The bits with the smallest error; raises InfeasibleError, with the smallest possible limits, for smaller ones."""
     if not limits.hold(step, WIDTHS[0]):
         raise InfeasibleError(infeasible(step, limits))
     if not step.sites:

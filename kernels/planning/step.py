@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -17,34 +17,19 @@ PART = 8  # Tensors of less than this part of a peak are left in codes: a step t
 Widths = Mapping[str, int | None] | int | None  # bits by site, or the same at all; None: whole tensors
 
 
-@dataclass(frozen=True)
+@dataclass
 class SavedSite:
-    """A saved tensor that is floating-point and large enough for codes.
+    """A saved tensor that is floating-point and large enough for codes."""
 
-    Attributes
-    ----------
-    name
-        See `kernels.compression.cut.site_names`.
-    whole
-        Bytes of the tensor.
-    per_bit, fixed
-        Bytes of its codes for each bit of an element, and bytes of minima and steps.
-    born, dead
-        The first segment of the step (see `Step`) in which it is saved, and the first in which it is free.
-    decoded
-        The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
-    tensor
-        What is the same for sites that save the same tensor, as several blocks do that read one; None: not known.
-    """
-
-    name: str
-    whole: int
-    per_bit: int
-    fixed: int
-    born: int
-    dead: int
-    decoded: Sequence[tuple[int, int]] = ()
-    tensor: Any = None
+    name: str  # see `kernels.compression.cut.site_names`
+    whole: int  # bytes of the tensor
+    per_bit: int  # bytes of its codes for each bit of an element
+    fixed: int  # bytes of minima and steps
+    born: int  # the first segment of the step (see `Step`) in which it is saved
+    dead: int  # the first in which it is free
+    # The first and the last segment of each time in which a whole tensor that was decoded from its codes is alive.
+    decoded: list[tuple[int, int]] = field(default_factory=list)
+    tensor: Any = None  # the same for sites that save the same tensor, as blocks do that read one; None: not known
 
     def bytes(self, bits: int | None) -> int:
         """Bytes that it takes with `bits` bits; None: as a whole tensor."""
@@ -53,34 +38,15 @@ class SavedSite:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of training, with codes of `bits` bits at every site.
+    """One step of training, with codes of `bits` bits at every site. A segment ends when a site is saved or freed."""
 
-    Attributes
-    ----------
-    sites
-        In the order in which they are saved.
-    bits
-        Bits of each code.
-    peaks
-        The most bytes alive in each segment of the step, besides those from before; a segment ends when a site is saved
-        or freed.
-    backward
-        The first segment after the model's forward pass: of the loss, and then of the backward pass.
-    kept
-        Bytes alive when the model's forward pass ends, without those outputs that backward does not need.
-    operations
-        Floating-point operations of products.
-    whole
-        Names and bytes of tensors that were saved whole, though they could have codes.
-    """
-
-    sites: Sequence[SavedSite]
+    sites: Sequence[SavedSite]  # in the order in which they are saved
     bits: int
-    peaks: Sequence[int]
-    backward: int
-    kept: int
-    operations: int = 0
-    whole: Mapping[str, int] = field(default_factory=dict)
+    peaks: Sequence[int]  # the most bytes alive in each segment of the step, besides those from before
+    backward: int  # the first segment after the model's forward pass: of the loss, and then of the backward pass
+    kept: int  # bytes alive when the model's forward pass ends, without outputs that backward does not need
+    operations: int = 0  # of floating-point numbers, in products
+    whole: Mapping[str, int] = field(default_factory=dict)  # bytes of what was saved whole, but could have codes
 
     def everywhere(self, bits: int | None) -> dict[str, int | None]:
         """The same bits at every site; None: whole tensors."""
@@ -133,13 +99,7 @@ def least_peak(observed: Callable[[Set[str]], Step], whole: Set[str]) -> Step:
 
     Backward decodes a tensor as a whole for an operation that does not read it by pieces, and forward encodes it while
     it is whole. If a step's peak is then, as of the logits of a large vocabulary, it is lower without these codes.
-
-    Parameters
-    ----------
-    observed
-        A step, by the names of sites that stay whole.
-    whole
-        Names to begin with.
+    `observed` gives a step, by the names of sites that stay whole; at first these are `whole`.
     """
     step = observed(whole)
     for _ in range(TRIES):
@@ -171,8 +131,8 @@ class History(Living):
         super().__init__()
         self.peaks: list[int] = []
         self.whole: dict[str, int] = {}
-        self._sites: list[dict[str, Any]] = []  # as of `SavedSite`
-        self._by_planes: dict[int, dict[str, Any]] = {}  # these by the storages of their codes
+        self._sites: list[SavedSite] = []
+        self._by_planes: dict[int, SavedSite] = {}  # these by the storages of their codes
 
     def event(self) -> int:
         """End a segment; gives the number of the next."""
@@ -188,27 +148,24 @@ class History(Living):
         planes, *rest = code
         storage = self._known[x.untyped_storage()._cdata]
         tensor = storage, x._version, x.storage_offset(), x.shape, x.stride(), x.dtype
-        sizes = {"whole": x.nbytes, "per_bit": planes.nbytes // bits, "fixed": sum(part.nbytes for part in rest)}
-        site = {"name": name, **sizes, "born": self.event(), "dead": None, "decoded": [], "tensor": tensor}
+        fixed = sum(part.nbytes for part in rest)
+        site = SavedSite(name, x.nbytes, planes.nbytes // bits, fixed, self.event(), 0, [], tensor)
         self._sites.append(site)
         address = planes.untyped_storage()._cdata
         self._by_planes[address] = site
         weakref.finalize(planes.untyped_storage(), self._by_planes.pop, address)
-        weakref.finalize(until, lambda: site.update(dead=self.event()))
+        weakref.finalize(until, lambda: setattr(site, "dead", self.event()))
 
     def decoded(self, planes: Tensor, result: Tensor) -> Tensor:
         """Record that a whole tensor is alive that was decoded from these bit planes; gives it back."""
         site = self._by_planes.get(planes.untyped_storage()._cdata)
         if site is not None:
-            times, place, now = site["decoded"], len(site["decoded"]), len(self.peaks)
+            times, place, now = site.decoded, len(site.decoded), len(self.peaks)
             times.append((now, now))
             weakref.finalize(result.untyped_storage(), lambda: times.__setitem__(place, (now, len(self.peaks))))
         return result
 
     def sites(self) -> list[SavedSite]:
-        """All sites, after the step."""
+        """All sites as they are now, after the step; what is alive then dies with it."""
         last = len(self.peaks)
-        return [
-            SavedSite(**site | {"dead": site["dead"] or last, "decoded": tuple(site["decoded"])})
-            for site in self._sites
-        ]
+        return [replace(site, dead=site.dead or last, decoded=[*site.decoded]) for site in self._sites]

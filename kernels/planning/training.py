@@ -1,7 +1,7 @@
 """A whole training in a budget: what it holds besides activations, and what its optimizer's step takes."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Living
-from actfit.kernels.memory.storages import storages, tensors
+from actfit.kernels.memory.storages import bytes_of, tensors
 from actfit.kernels.methods.registry import near
 from actfit.kernels.names import OPTIMIZERS
 
@@ -22,24 +22,13 @@ KINDS = dict(zip(OPTIMIZERS, (optim.AdamW, optim.Adam, optim.SGD, partial(optim.
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a training besides those that forward and backward make.
+    """Bytes of a training besides those that forward and backward make."""
 
-    Attributes
-    ----------
-    before
-        There before forward: weights, buffers, the batch, the optimizer's state, and gradients if batches add to them.
-    update
-        At the peak of the optimizer's step: all of these, gradients, and what the step works on.
-    name
-        Of the optimizer's class; "": nothing is counted.
-    untrained
-        How many weights that want a gradient the optimizer does not have.
-    """
-
+    # There before forward: weights, buffers, the batch, the optimizer's state, and gradients if batches add to them.
     before: int = 0
-    update: int = 0
-    name: str = ""
-    untrained: int = 0
+    update: int = 0  # at the peak of the optimizer's step: all of these, gradients, and what the step works on
+    name: str = ""  # of the optimizer's class; "": nothing is counted
+    untrained: int = 0  # how many weights that want a gradient the optimizer does not have
 
     def over(self, peaks: Sequence[int]) -> tuple[int, ...]:
         """The peaks of training, of those of forward and backward over what is there before."""
@@ -69,22 +58,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
     """What training holds besides activations.
 
     The optimizer's state and what its step works on are those of two steps of a copy of it on tensors without memory.
-
-    Parameters
-    ----------
-    model
-        The model; its parameters, and those of the optimizer besides, are the weights.
-    batch
-        Nested tensors.
-    optimizer
-        A name of `OPTIMIZERS`, of which torch's defaults are taken, or an optimizer, before its first step or after.
-    accumulates
-        Whether gradients of earlier batches are there.
-
-    Raises
-    ------
-    KernelError
-        For an optimizer of other parameters, and for one that has no state and does not run on tensors without memory.
+    It may be before its first step or after; of a name torch's defaults are taken. The weights are the model's
+    parameters, and the optimizer's besides. If it accumulates, gradients of earlier batches are there. Raises
+    KernelError for an optimizer of other parameters, and for one without state that does not run on such tensors.
     """
     check_optimizer(optimizer, None)
     own = [weight for weight in model.parameters() if weight.requires_grad]
@@ -102,9 +78,9 @@ def held_by(model: nn.Module, batch: Any, optimizer: Optimizer, accumulates: boo
             " model.parameters()"
         )
     state, work = of_step(optimizer)
-    there = _bytes([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
-    there += _bytes(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
-    gradients = _bytes(own)
+    there = bytes_of([*model.parameters(), *model.buffers(), *others, *tensors(batch)]) + state
+    there += bytes_of(weight for weight in others if weight.requires_grad)  # their gradients are not in a step of ours
+    gradients = bytes_of(own)
     before, update = there + accumulates * gradients, there + gradients + work
     return Held(before, update, type(optimizer).__name__, len(ours - theirs))
 
@@ -117,14 +93,14 @@ def of_step(optimizer: optim.Optimizer, on_gpu: bool = False) -> tuple[int, int]
         with Living() as living:
             copied.step()
     except Exception as error:  # of any kind, as the optimizer raises it
-        if state := _bytes(tensors(optimizer.state)):
-            return state, _bytes(_weights(optimizer))  # as of a step of many tensors at once
+        if state := bytes_of(tensors(optimizer.state)):
+            return state, bytes_of(_weights(optimizer))  # as of a step of many tensors at once
         raise KernelError(
             f"optimizer must run on tensors without memory, or have taken a step, got a {type(optimizer).__name__}:"
             f" {line(error)}; give it after a step, or one of {', '.join(OPTIMIZERS)}"
         ) from error
     in_place = all(group.get("fused") for group in optimizer.param_groups)
-    return _bytes(tensors(copied.state)), 0 if in_place else living.peak
+    return bytes_of(tensors(copied.state)), 0 if in_place else living.peak
 
 
 def _without_memory(optimizer: optim.Optimizer, on_gpu: bool) -> optim.Optimizer:
@@ -152,9 +128,3 @@ def _weights(optimizer: optim.Optimizer) -> list[Tensor]:
 
 def _shape(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
-
-
-def _bytes(values: Iterable[Tensor]) -> int:
-    """Bytes of the storages of tensors, each once."""
-    sizes = {storage._cdata: storage.nbytes() for x in values for storage in storages(x)}
-    return sum(sizes.values())

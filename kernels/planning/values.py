@@ -15,28 +15,14 @@ WITH_WHOLE_NUMBERS: dict[Any, Any] = {float: int | float, float | None: int | fl
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """One saved tensor.
+    """One saved tensor; a whole one of several sites counts at the first one."""
 
-    Attributes
-    ----------
-    name
-        See `kernels.compression.cut.site_names`.
-    bits
-        Bits of its codes; None: it is saved whole.
-    whole, bytes
-        Its bytes as a whole tensor, and with the plan; a whole tensor of several sites counts at the first one.
-    error
-        ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen.
-    decoded
-        ||x' - x|| / ||x|| of the decoded tensor that the plan goes by; None: it is whole, or was not measured.
-    """
-
-    name: str
-    bits: int | None
-    whole: int
-    bytes: int
-    error: float
-    decoded: float | None = None
+    name: str  # see `kernels.compression.cut.site_names`
+    bits: int | None  # of its codes; None: it is saved whole
+    whole: int  # its bytes as a whole tensor
+    bytes: int  # with the plan
+    error: float  # ||g' - g||² / ||g||² of the gradient with these codes alone, as foreseen
+    decoded: float | None = None  # ||x' - x|| / ||x|| that the plan goes by; None: it is whole, or was not measured
 
 
 @dataclass(frozen=True)
@@ -49,21 +35,11 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Errors:
-    """||g' - g|| / ||g|| of the gradient.
+    """||g' - g|| / ||g|| of the gradient."""
 
-    Attributes
-    ----------
-    predicted
-        As far as training may bring it, where tensors hardly vary yet: see `kernels.planning.decoded`.
-    measured
-        At the weights of now, on samples that the plan was not made with.
-    smaller_batch
-        The share of a batch's samples whose lack would add as much noise to the gradient, estimated from a few; None:
-        not known.
-    """
-
-    predicted: float
-    measured: float
+    predicted: float  # as far as training may bring it, where tensors hardly vary yet: see `kernels.planning.decoded`
+    measured: float  # at the weights of now, on samples that the plan was not made with
+    # The share of a batch's samples whose lack would add as much noise, estimated from a few; None: not known.
     smaller_batch: float | None = None
 
 

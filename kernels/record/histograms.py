@@ -60,19 +60,9 @@ class Histogram:
         return total
 
     def samples(self, count: int = SAMPLES) -> NDArray[np.float64]:
-        """Values that represent the histogram, for `fitting.weights.from_samples`.
+        """Float64 values that represent the histogram, so many, for `fitting.weights.from_samples`.
 
-        They are quantiles at equal steps, with x taken as uniform within a bin.
-
-        Parameters
-        ----------
-        count
-            How many.
-
-        Raises
-        ------
-        KernelError
-            If the histogram is empty.
+        They are quantiles at equal steps, with x taken as uniform within a bin. Raises KernelError if it is empty.
         """
         counts = self.counts.numpy()
         total = counts.sum()
@@ -99,15 +89,8 @@ class Histogram:
 def recorded(model: nn.Module) -> Iterator[dict[str, Histogram]]:
     """Count the inputs of the model's activations inside the context; the model is not changed.
 
-    Yields
-    ------
-    dict of str to Histogram
-        By the name of the module and the function called in it, as "layers.0.act.gelu"; filled as the model runs.
-
-    Raises
-    ------
-    KernelError
-        For anything but a module.
+    Gives histograms by the name of the module and the function called in it, as "layers.0.act.gelu"; they fill as the
+    model runs. Raises KernelError for anything but a module.
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
