@@ -125,11 +125,11 @@ def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
 
     def called(*given: Any) -> Any:
         computed = [x for x in given if isinstance(x, Tensor) and not x.is_leaf]
-        way = _Way.apply(*computed) if computed else None  # before the run, which may change them in place
+        link = _Link.apply(*computed) if computed else None  # before the run, which may change them in place
         results = run(*given)
-        for node in _compiled_nodes((*results, *given)):
+        for node in _new_nodes((*results, *given)):
             node.set_materialize_grads(materialized)  # else it is None in backward
-            node.way = way
+            node.link = link
             kind = node._forward_cls
             kind.metadata.bw_donated_idxs = []  # else retain_graph is refused later
             if not hasattr(kind, "twice"):
@@ -139,18 +139,21 @@ def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
     return called
 
 
-def _compiled_nodes(tensors: Iterable[Any]) -> Iterator[Any]:
-    """The node of a captured call behind its results, and behind what it changed in place."""
+def _new_nodes(tensors: Iterable[Any]) -> Iterator[Any]:
+    """The node of a captured call behind its results, or behind what it changed in place; none if nothing wants one.
+
+    A call before it gave its node a link: one to the node itself would keep both for ever.
+    """
     for tensor in tensors:
         node = tensor.grad_fn if isinstance(tensor, Tensor) else None
         while node is not None and node.name() != "CompiledFunctionBackward":  # there are views before it
             node = node.next_functions[0][0] if node.next_functions else None
-        if node is not None:
+        if node is not None and not hasattr(node, "link"):
             yield node
             return
 
 
-class _Way(torch.autograd.Function):
+class _Link(torch.autograd.Function):
     """A tensor by which autograd finds others, but that does not hold their memory."""
 
     @staticmethod
@@ -171,8 +174,8 @@ def _differentiable_once(node: Any, *gradients: Any) -> Any:
     if not torch.is_grad_enabled():
         return results
     leaves = [before.variable for before, _ in node.next_functions if hasattr(before, "variable")]
-    ways = leaves if node.way is None else [node.way, *leaves]
-    return tuple(None if x is None else once_differentiable(x, *ways, error=THROUGH) for x in results)
+    links = leaves if node.link is None else [node.link, *leaves]
+    return tuple(None if x is None else once_differentiable(x, *links, error=THROUGH) for x in results)
 
 
 def recompute_all_but(

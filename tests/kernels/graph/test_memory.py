@@ -5,12 +5,13 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
+from torch import Tensor, nn
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from actfit import compress
 from actfit.kernels.memory.measure import saved_bytes
-from tests.kernels.graph.nets import assert_same, batch, net, pair
+from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
 
 BITS = pytest.mark.parametrize("bits", [None, 8])
 
@@ -40,6 +41,27 @@ def test_a_model_is_freed_with_its_last_reference(bits: int | None) -> None:
     assert [x() for x in alive] == [None] * 4
     gc.collect()  # Dynamo's own objects refer to each other
     assert engine() is None
+
+
+class Deciding(Block):
+    """Reads numbers of what it computes, as routers do; the graph of the second one has no result with a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = super().forward(x)
+        return made if int(made.argmax()) >= 0 and int(made.argmin()) >= 0 else x
+
+
+@pytest.mark.usefixtures("_without_collector")
+def test_graphs_without_gradients_hold_no_graph_before_them() -> None:
+    model = nn.Sequential(Deciding(), Deciding())
+    compress(model)
+    nodes = []
+    for block in model:
+        block.register_forward_hook(lambda block, given, made: nodes.append(weakref.ref(made.grad_fn)))
+    for _ in range(2):
+        del nodes[:]
+        model(batch())  # whose loss is never computed: backward would free what is saved
+    assert [node() for node in nodes] == [None, None]
 
 
 @BITS
