@@ -141,8 +141,10 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
             ["emit", "--fn", "gelu", "--bits", "2", "--dtype", "float32"],
             "method invact, 2 bits must have a formula for",
         ),
-        (["emit", "--fn", "elu", "--param", "alpha"], "param must be NAME=NUMBER, each name once, got 'alpha'"),
+        (["emit", "--fn", "elu", "--param", "alpha"], "param must be NAME=VALUE, each name once, got 'alpha'"),
         (["emit", "--expr", "x**2", "--name", "gelu"], "name must not be one of the catalogue's, got 'gelu'"),
+        (["emit", "--expr", "x**2", "--name", "_square"], "name must begin with a letter, got '_square'"),
+        (["emit", "--fn", "relu2", "--method", "fewbit"], "must have a function whose f' has a bound, got relu2"),
         (["emit", "--expr", "x*sigmoid(2*x)"], "method invact must have a formula for custom in bfloat16"),
         (
             ["emit", "--fn", "tanh", "--method", "invact-precision-bit"],
