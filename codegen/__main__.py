@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from actfit.codegen import generated, standalone
@@ -100,8 +101,9 @@ def _request(options: argparse.Namespace, subject: Subject, document: Document |
         raise InputError(reason)
     if document is not None and made.fit != document["method"]:
         raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {made.name}")
-    out = ("-o", "--out")
-    shown = [word for i, word in enumerate(words) if word not in out and words[i - 1] not in out]
+    out = ("-o", "--o", "--ou", "--out")
+    pairs = pairwise(["", *words])
+    shown = [word for before, word in pairs if before not in out and word.partition("=")[0] not in out]
     return Request(in_dtype(subject, dtype), made, dtype, ("actfit", *shown))
 
 

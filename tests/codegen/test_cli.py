@@ -50,8 +50,9 @@ def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
     words = ("emit", "--fn", "gelu", "--method", "fewbit", "--bits", "2", "--dtype", "float16")
     assert ask(capsys, *words, "-o", str(path)) == (0, f"wrote {path}\n", "")
     first = path.read_bytes()
-    assert ask(capsys, *words, "--out", str(path))[0] == 0
-    assert path.read_bytes() == first
+    for out in (["--out", str(path)], [f"--out={path}"], ["--ou", str(path)]):
+        assert ask(capsys, *words, *out)[0] == 0
+        assert path.read_bytes() == first
     assert first.decode() == ask(capsys, *words)[1]
     assert [path.name for path in tmp_path.iterdir()] == ["gelu.py"]
 
