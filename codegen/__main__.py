@@ -5,7 +5,7 @@ from actfit.coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from actfit.codegen.options import ALL, bits, check, method, params, parser
+from actfit.codegen.options import ALL, bits, check, method, parser
 from actfit.coefficients.schema import CoefficientError, Document
 from actfit.fitting.errors import InputError
 
@@ -15,18 +15,21 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from actfit.codegen import generated, standalone
 from actfit.codegen.costs import as_table
 from actfit.codegen.elements import in_dtype
+from actfit.codegen.info import info
 from actfit.codegen.inspect import inspect
 from actfit.codegen.standalone import Request
 from actfit.codegen.subject import Subject, of_catalogue, of_one
 from actfit.coefficients.files import WRITING, noted, write_text
 from actfit.coefficients.reference import check_numbers
 from actfit.coefficients.store import load
-from actfit.fitting.activations import from_expression, get, names
+from actfit.fitting import options as shared
+from actfit.fitting.activations import get
 from actfit.fitting.activations.catalogue import ALIASES
 
 
@@ -69,7 +72,7 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
 
 def _subject(options: argparse.Namespace) -> tuple[Subject, Document | None]:
     """The function given by --fn, --expr and --param, and the document given by --coefficients."""
-    given = params(options.param)
+    given = shared.named_numbers("param", options.param)
     path = None if options.coefficients is None else Path(options.coefficients)
     if path is not None and not path.is_file():
         raise InputError(f"coefficients must be a file, got {options.coefficients!r}")
@@ -84,10 +87,7 @@ def _subject(options: argparse.Namespace) -> tuple[Subject, Document | None]:
         if path is None and not given:
             return of_catalogue(name), None
         return of_one(activation, path), document
-    name = "custom" if options.name is None else options.name
-    if name in names() or name in ALIASES:
-        raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
-    return of_one(from_expression(options.expr, name, given), path), document
+    return of_one(shared.own(options.expr, options.name, given), path), document
 
 
 def _request(options: argparse.Namespace, subject: Subject, document: Document | None, words: list[str]) -> Request:
@@ -97,10 +97,13 @@ def _request(options: argparse.Namespace, subject: Subject, document: Document |
         width = stated.get("bits") if width is None else width
         dtype = stated.get("dtype", dtype) if options.dtype is None else dtype
     made = method(options.method, width)
+    if document is None and (reason := made.refusal(info(subject))):
+        raise InputError(reason)
     if document is not None and made.fit != document["method"]:
         raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {made.name}")
-    out = ("-o", "--out")
-    shown = [word for i, word in enumerate(words) if word not in out and words[i - 1] not in out]
+    out = ("-o", "--o", "--ou", "--out")
+    pairs = pairwise(["", *words])
+    shown = [word for before, word in pairs if before not in out and word.partition("=")[0] not in out]
     return Request(in_dtype(subject, dtype), made, dtype, ("actfit", *shown))
 
 

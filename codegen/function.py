@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import sympy
-from sympy import Expr, Float, Mul, Symbol
+from sympy import Expr, Float, Mul, Pow, Symbol
 
 from actfit.codegen.piecewise import PRINTERS
 from actfit.fitting.errors import InputError
@@ -88,6 +89,12 @@ class Writer:
             name = self.free("r")
             self.assign(name, 1 / expression.args[0])
             return Symbol(name, real=True) ** -expression.args[1]
+        is_product = expression.is_Pow and expression.args[1].is_Integer and expression.args[1] > 1
+        if is_product and any(not power.args[0].is_Symbol for power in expression.args[0].atoms(Pow)):
+            # Its base is written several times; that of a power of a power of a power would double at each.
+            base, name = self._prepared(expression.args[0]), self.free("r")
+            self.lines.append(f"{name} = {base}")
+            return Symbol(name, real=True) ** expression.args[1]
         return expression.func(*(self._unchained(argument) for argument in expression.args))
 
     def _chain(self, expression: Expr) -> tuple[Expr, list[Expr]] | None:
@@ -129,7 +136,7 @@ class Writer:
 
     def free(self, name: str) -> str:
         """The name, or one like it that is not taken yet; marks it as taken."""
-        candidates = (name, *(f"{name}_{i}" for i in range(2, 99)))
+        candidates = (f"{name}_{i}" if i > 1 else name for i in count(1))
         free = next(candidate for candidate in candidates if candidate not in self.taken)
         self.taken.add(free)
         return free

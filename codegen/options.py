@@ -1,12 +1,12 @@
 """The command's options, and the checks of them that need no slow import."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from actfit.coefficients import command
 from actfit.coefficients.functions import names
 from actfit.fitting.errors import InputError, check_name
+from actfit.fitting.options import named_numbers
 from actfit.kernels.errors import KernelError
 from actfit.kernels.methods.few_bit import DEFAULT_BITS, MAX_BITS
 from actfit.kernels.methods.method import Method
@@ -79,7 +79,7 @@ def check(options: argparse.Namespace) -> None:
             raise InputError(f"say what to emit by one of --fn and --expr (or --all), got {got}")
         if options.name is not None and options.expr is None:
             raise InputError("--name goes with --expr")
-        params(options.param)
+        named_numbers("param", options.param)
     width = None if options.bits is None else bits(options.bits)
     if options.command == "inspect" or options.method != ALL:
         method(options.method, width)
@@ -91,21 +91,6 @@ def _check_alone(options: argparse.Namespace) -> None:
     given = [name for name, value in usual.items() if getattr(options, name) != value]
     if given:
         raise InputError(f"--all writes what the project ships, and must stand alone, got --{given[0]} too")
-
-
-def params(texts: Sequence[str]) -> dict[str, float]:
-    """The parameters given by --param."""
-    values: dict[str, float] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        try:
-            number = command.number(value)
-        except ValueError:
-            equals = ""
-        if not equals or key in values:
-            raise InputError(f"param must be NAME=NUMBER, each name once, got {text!r}")
-        values[key] = number
-    return values
 
 
 def bits(text: str) -> int:

@@ -166,7 +166,7 @@ def _check(files: Sequence[Path], root: Path, judges: _Judges, prove: bool) -> i
 def _list(function: str | None, root: Path) -> int:
     _all(root)
     try:
-        entries = store.find_function(function, root) if function else store.available(root)
+        entries = store.available(root) if function is None else store.find_function(function, root)
     except CoefficientError as error:
         raise Misuse(str(error)) from None
     tables = {method: [columns] for method, columns in COLUMNS.items()}

@@ -86,15 +86,6 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def number(text: str) -> float:
-    """A float64 in ASCII digits, without underscores; inf and nan are allowed. Raises ValueError for other text."""
-    if not re.fullmatch(
-        r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf(inity)?|nan)", text.strip(), re.I | re.A
-    ):
-        raise ValueError(f"must be a number, got {text!r}")
-    return float(text)
-
-
 def _unspaced(value: Any) -> Any:
     if isinstance(value, list):
         return [_unspaced(member) for member in value]

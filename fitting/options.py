@@ -4,7 +4,7 @@ Imports no numerical library: a command checks its options before it imports its
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,24 +103,35 @@ def check_workers(options: argparse.Namespace) -> None:
 
 def activation(options: argparse.Namespace) -> "Activation":
     """The activation of --fn or --expr, with the parameters of --param."""
-    from actfit.fitting.activations import from_expression, get  # here, as sympy takes most of a second
+    from actfit.fitting.activations import get  # here, as sympy takes most of a second
 
-    params: dict[str, float] = {}
-    for text in options.param:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or key in params:
-            raise InputError(f"param must be NAME=VALUE, each name once, got {text!r}")
-        params[key] = number(f"param {key}", value)
-    if options.fn is not None:
-        return get(options.fn, **params)
-    name = "custom" if options.name is None else options.name
+    params = named_numbers("param", options.param)
+    return own(options.expr, options.name, params) if options.fn is None else get(options.fn, **params)
+
+
+def own(expr: str, name: str | None, params: Mapping[str, float]) -> "Activation":
+    """The activation of --expr and --name."""
+    from actfit.fitting.activations import from_expression  # here, for the same reason
+
+    name = "custom" if name is None else name
     if name in names() or name in ALIASES:
         raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
     if name.startswith("_"):  # as a folder's name it would not do
         raise InputError(f"name must begin with a letter, got {name!r}")
     if len(name) > 64:
         raise InputError(f"name must have at most 64 characters, got {len(name)}")
-    return from_expression(options.expr, name, params)
+    return from_expression(expr, name, params)
+
+
+def named_numbers(what: str, texts: Sequence[str]) -> dict[str, float]:
+    """The numbers of an option NAME=VALUE that may be repeated, by name."""
+    values: dict[str, float] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or key in values:
+            raise InputError(f"{what} must be NAME=VALUE, each name once, got {text!r}")
+        values[key] = number(f"{what} {key}", value)
+    return values
 
 
 def is_plain(text: str) -> bool:

@@ -16,7 +16,11 @@ TORCH_FREE = tuple(
 ALLOWED = {
     "coefficients": (),
     "fitting": ("actfit.coefficients",),
-    "codegen": ("actfit.fitting.activations", "actfit.fitting.errors", "actfit.coefficients", *TORCH_FREE),
+    "codegen": (
+        *(f"actfit.fitting.{name}" for name in ("activations", "errors", "options")),
+        "actfit.coefficients",
+        *TORCH_FREE,
+    ),
     "kernels": ("actfit.coefficients",),
     "actfit": tuple(f"actfit.{name}" for name in ("coefficients", "fitting", "codegen", "kernels", "nn", "functional")),
 }

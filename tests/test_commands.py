@@ -11,6 +11,7 @@ from matplotlib import get_cachedir
 
 from actfit.__main__ import COMMANDS
 from actfit.coefficients import command, functions
+from actfit.fitting import options
 from actfit.fitting.invact import arguments
 from actfit.kernels import names
 from benchmarks import parsers
@@ -121,10 +122,10 @@ def test_what_help_names_is_what_there_is() -> None:
 
 @pytest.mark.parametrize("text", ["٣", "1_0", "", "1e", ".", "0x1p3", "1,5", "1.5٣"])
 def test_numbers_have_ascii_digits(text: str) -> None:
-    with pytest.raises(ValueError, match="must be a number, got"):
-        command.number(text)
+    with pytest.raises(ValueError, match="value must be a number, got"):
+        options.number("value", text)
     for good in ("1", "-.5", "1.", "1E-3", " 2 ", "+3e+4", "inf", "-Infinity", "nan"):
-        assert repr(command.number(good)) == repr(float(good))
+        assert repr(options.number("value", good)) == repr(float(good))
 
 
 @pytest.mark.slow

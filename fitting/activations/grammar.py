@@ -96,7 +96,8 @@ class _Parser:
 
     def expression(self) -> Expr:
         if not self.text:
-            raise InputError("expression is empty: write one of x, such as x*sigmoid(x)")
+            example = ", such as x*sigmoid(x)" * (self.variables == (x,))
+            raise InputError(f"expression is empty: write one of {' and '.join(map(str, self.variables))}{example}")
         if len(self.text) > MAX_LENGTH:
             raise InputError(f"expression must have at most {MAX_LENGTH} characters, got {len(self.text)}")
         if not self.text.isascii() or not self.text.isprintable():
@@ -159,7 +160,7 @@ class _Parser:
             case ast.Name(id=name):
                 if name in self.functions or name == "Piecewise":
                     raise self.refuse(node, f"{name} is a function: write {CALLS.get(name, f'{name}(x)')},")
-                known = nearest(name, {*self.symbols, *RESERVED})
+                known = nearest(name, {*self.symbols, *RESERVED} - ({"x"} - self.symbols.keys()))
                 if self.variables == (x,) and (len(name) <= 2 or not known.startswith("did you mean")):
                     known = f"the variable is x; a parameter takes its value by --param {shortened(name, 20)}=1"
                 raise self.refuse(node, f"unknown name {shortened(name, SHOWN)!r} ({known})")

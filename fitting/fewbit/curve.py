@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actfit.fitting.activations import Activation
 from actfit.fitting.activations.activation import Branch
-from actfit.fitting.activations.calculus import Piece, middle
+from actfit.fitting.activations.calculus import SCAN_POINTS, Piece, middle
 from actfit.fitting.activations.singularities import singular
 from actfit.fitting.activations.tape import Array
 from actfit.fitting.errors import InputError
@@ -18,6 +18,7 @@ from actfit.fitting.errors import InputError
 Indices = NDArray[np.int64]
 STEEPEST, FLATTEST = 1e100, 1e-100  # of the largest |f'|
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
+MOST_RUNS = SCAN_POINTS // 4  # with more, turns are about as near to each other as the points of the scan for them
 LOOSE = 1.1  # how far a known bound of |f''| may overestimate the variation of f'
 
 
@@ -42,14 +43,19 @@ class Run:
 class Curve:
     """f' of `activation` on the finite interval [lo, hi], with its least and greatest value at ends of runs.
 
-    Raises `InputError` where f or f' is undefined or not finite at an end of a run.
+    Raises `InputError` where f or f' is undefined or not finite at an end of a run, or f' turns too often.
     """
 
     def __init__(self, activation: Activation, lo: float, hi: float) -> None:
         self.activation, self.lo, self.hi = activation, lo, hi
         _check_poles(activation, lo, hi)
-        runs = []
-        for branch in _branches(activation, lo, hi):
+        branches, runs = _branches(activation, lo, hi), []
+        if len(branches) > MOST_RUNS:
+            raise InputError(
+                f"f' must turn at most {MOST_RUNS} times on the domain, got at least {len(branches)}; try a smaller"
+                " --domain"
+            )
+        for branch in branches:
             a, b = branch.lo, branch.hi
             inside = middle(a, b)
             piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
@@ -176,7 +182,7 @@ def _check_poles(activation: Activation, lo: float, hi: float) -> None:
 
 def _beside(piece: Piece, at: float, domain: tuple[float, float]) -> str:
     """The numbers of a domain that leaves the point out: the longer side of it on which f is finite; "" if none is."""
-    sides = [(at + (end - at) / 100, end) for end in reversed(domain)]
+    sides = [(at + (end - at) / 100, end) for end in reversed(domain) if end != at]
     finite = [side for side in sides if np.isfinite(piece.f.numpy(np.linspace(*side, 9))).all()]
     if not finite:
         return ""

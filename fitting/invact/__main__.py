@@ -161,12 +161,7 @@ def _engines(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _templates(options: argparse.Namespace) -> tuple[Template, ...]:
     """The user's templates, each with the --start values of its own constants."""
-    start: dict[str, float] = {}
-    for text in options.start:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or key in start:
-            raise InputError(f"start must be NAME=VALUE, each name once, got {text!r}")
-        start[key] = shared.number(f"start {key}", value)
+    start = shared.named_numbers("start", options.start)
     if start and not options.template:
         raise InputError("--start goes with --template")
     templates: list[Template] = []

@@ -167,7 +167,8 @@ def _sampled(bound: Bound) -> str:
     if bound.slack == 0:
         return "no error to be resolved"
     if not np.isfinite(bound.upper):
-        return f"no bound was found; {bound.sampled:.6g} at x = {bound.at:.6g}"
+        largest = f"{bound.sampled:.6g} at x = {bound.at:.6g}" if bound.sampled else "no error at the x that were tried"
+        return f"no bound was found; {largest}"
     return f"{percent(bound.slack)} above {bound.sampled:.6g} at x = {bound.at:.6g}"
 
 

@@ -50,8 +50,9 @@ def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
     words = ("emit", "--fn", "gelu", "--method", "fewbit", "--bits", "2", "--dtype", "float16")
     assert ask(capsys, *words, "-o", str(path)) == (0, f"wrote {path}\n", "")
     first = path.read_bytes()
-    assert ask(capsys, *words, "--out", str(path))[0] == 0
-    assert path.read_bytes() == first
+    for out in (["--out", str(path)], [f"--out={path}"], ["--ou", str(path)]):
+        assert ask(capsys, *words, *out)[0] == 0
+        assert path.read_bytes() == first
     assert first.decode() == ask(capsys, *words)[1]
     assert [path.name for path in tmp_path.iterdir()] == ["gelu.py"]
 
@@ -141,8 +142,10 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
             ["emit", "--fn", "gelu", "--bits", "2", "--dtype", "float32"],
             "method invact, 2 bits must have a formula for",
         ),
-        (["emit", "--fn", "elu", "--param", "alpha"], "param must be NAME=NUMBER, each name once, got 'alpha'"),
+        (["emit", "--fn", "elu", "--param", "alpha"], "param must be NAME=VALUE, each name once, got 'alpha'"),
         (["emit", "--expr", "x**2", "--name", "gelu"], "name must not be one of the catalogue's, got 'gelu'"),
+        (["emit", "--expr", "x**2", "--name", "_square"], "name must begin with a letter, got '_square'"),
+        (["emit", "--fn", "relu2", "--method", "fewbit"], "must have a function whose f' has a bound, got relu2"),
         (["emit", "--expr", "x*sigmoid(2*x)"], "method invact must have a formula for custom in bfloat16"),
         (
             ["emit", "--fn", "tanh", "--method", "invact-precision-bit"],

@@ -118,6 +118,17 @@ def test_a_nested_polynomial_becomes_statements():
     )
 
 
+def test_a_power_of_a_power_of_a_power_is_named():
+    """Written out, each level would double the text."""
+    writer = Writer("torch")
+    writer.give((((x**2 + 1) ** 2 + 2) ** 2 + 3) ** 2)
+    assert writer.lines == [
+        "r = (x * x + 1.0) * (x * x + 1.0) + 2.0",
+        "r_2 = r * r + 3.0",
+        "return r_2 * r_2",
+    ]
+
+
 def test_common_parts_are_computed_once():
     writer = Writer("torch")
     writer.give(sigmoid(x + 1) * tanh(sigmoid(x + 1)))

@@ -149,6 +149,7 @@ def test_check_of_a_fit_to_samples_with_its_samples(tmp_path: Path, capsys: pyte
             "coefficients: weight must be a file of samples that can be read, got 'w.npy'",
         ),
         (["check", "--weight", "w.npy", "--no-recompute"], "coefficients: --weight goes without --no-recompute"),
+        (["list", ""], "coefficients: function must be one that"),
         (["list", "relo"], "coefficients: function must be one that"),
         (["check", "--prove", "--no-recompute"], "coefficients: --prove recomputes, and goes without --no-recompute"),
     ],

@@ -156,3 +156,20 @@ def test_gates(gate, name: str, dtype: str) -> None:
         assert not torch.isnan(da).any()
         if method in ("exact", "forward-ad"):
             assert ((da - slope * 0.5).abs() <= torch.finfo(a.dtype).eps).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "left", "stocks"),
+    [
+        ("relu", 0, 0, 0),
+        ("relu6", 6, 1, 0),
+        ("hardtanh", 1, 1, 0),
+        ("hardshrink", -0.5, 1, 0),
+        ("hardshrink", 0.5, 0, 0),
+    ],
+)
+def test_a_table_has_the_left_value_where_a_derivative_jumps(name: str, x: float, left: float, stocks: float) -> None:
+    at = torch.full((11,), float(x))
+    assert (run(reference, spec(name, "fewbit", 3), at)[2] == left).all()
+    assert (run(reference, spec(name, "invact", 0), at)[2] == stocks).all()
+    assert (stock(name, at)[1] == stocks).all()

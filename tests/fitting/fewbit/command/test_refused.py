@@ -70,6 +70,7 @@ REFUSED: list[tuple[str, str]] = [
     ("--fn tanh --bits 1 --levels even --domain -1 2", "levels even needs a domain symmetric about 0, got -1 2"),
     ("--fn gelu --bits 1 --weight norm --domain 100 200", "weight norm must not be zero on all of [100, 200]"),
     ("--expr '1/x' --bits 1", "at x = 0 a divisor of f is 0: leave it out by --domain"),
+    ("--expr 'sin(1e8*x)' --bits 1", "f' must turn at most 1000 times on the domain, got at least"),
     ("--expr 'sqrt(abs(x))' --bits 1", "near x = 0; try --domain"),
     ("--all --max-error 0", "--max-error goes with one function, not with --all"),
     ("--all --levels even", "--levels even goes with one function, not with --all"),

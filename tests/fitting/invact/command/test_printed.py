@@ -2,12 +2,18 @@
 
 import csv
 import io
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from actfit.coefficients.__main__ import run as run_coefficients
+from actfit.fitting.activations import get
+from actfit.fitting.invact import report
+from actfit.fitting.invact.proof import Bound
+from actfit.fitting.invact.solve import fit
 from tests.fitting.commands import Command, files, stored
 from tests.fitting.invact.command.words import MISH, TANH
 
@@ -107,3 +113,14 @@ def test_the_list(invact: Command, capsys: pytest.CaptureFixture[str]) -> None:
     for key in ("rms", "floor_rms", "linf", "floor_linf"):
         assert row[key] == f"{error[key]:.4g}"
     assert row["bound"] == f"{max(error['bound']):.4g}"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "at", "said"),
+    [(0.0, math.nan, "no error at the x that were tried"), (0.25, -3.0, "0.25 at x = -3")],
+)
+def test_where_no_bound_was_found(sampled: float, at: float, said: str) -> None:
+    """exp(x) = y has no bound far out, and no error: there is no x of the largest."""
+    fitted = fit(get("tanh"), "bfloat16")
+    proof = report.as_table(replace(fitted, bounds=(Bound(math.inf, sampled, at),))).splitlines()[-1]
+    assert proof == f"proof   |q - g| <= inf, no bound was found; {said}"

@@ -44,6 +44,8 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("--fn gelu --dtype float16 --engine minimax,operno", "got 'operno'; did you mean operon"),
     ("--fn gelu --dtype float16 --engine template --template 'a*(s'", "'(' was never closed"),
+    ("--fn gelu --dtype float16 --template x", "unknown name 'x' (did you mean max or exp?) at position 1"),
+    ("--fn gelu --dtype float16 --template ''", "expression is empty: write one of y and s"),
     ("--fn gelu --dtype float16 --engine template --template 'a*s' --start b=1", "got 'b'"),
     ("--fn gelu --dtype float16 --engine template --template 'a*s' --start a", "start must be NAME=VALUE, each name"),
     ("--fn gelu --dtype float16 --start a=1", "--start goes with --template"),
