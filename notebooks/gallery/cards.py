@@ -59,7 +59,7 @@ def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
         "picture": fit_picture(fit, x_range),
         "key": _key(fit),
         "branches": _branches(fit.document["solution"]) if isinstance(fit, InvAct) else (),
-        "details": _details(fit),
+        "details": details(fit),
         "texts": _texts(fit),
     }
 
@@ -96,21 +96,21 @@ def _invact_key(fit: InvAct) -> list[tuple[str, str]]:
 
 
 @singledispatch
-def _details(fit: Fit) -> Details:
+def details(fit: Fit) -> Details:
     """The list of details of a fit: term and description."""
     raise NotImplementedError(type(fit))
 
 
-@_details.register
+@details.register
 def _few_bit_details(fit: FewBit) -> Details:
     error, solution = fit.document["error"], fit.document["solution"]
     levels = f"{counted(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
-    details: Details = [("∫(f′ − q)²w", short(fit.error, 4)), ("at least", _least(fit, levels))]
+    first: Details = [("∫(f′ − q)²w", short(fit.error, 4)), ("at least", _least(fit, levels))]
     if fit.printed:
-        details.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
+        first.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
     place = "" if error["linf_at"] is None else f" at x = {short(error['linf_at'], 4)}"
     return [
-        *details,
+        *first,
         ("max |f′ − q|", short(error["linf"], 4) + place),
         ("keeps", f"{counted(fit.kept_bits, 'bit')} an element"),
         ("table", f"{counted(len(solution['levels']), 'level')}, {counted(len(solution['codes']), 'interval')}"),
@@ -118,7 +118,7 @@ def _few_bit_details(fit: FewBit) -> Details:
     ]
 
 
-@_details.register
+@details.register
 def _joint_details(fit: Joint) -> Details:
     error, (derivative, output) = fit.document["error"], fit.shares
     parts = f"{short(error['derivative'], 4)} + {short(fit.output_weight)} · {short(error['output'], 4)}"
@@ -153,19 +153,19 @@ def _least(fit: Coded, levels: str) -> str:
     return f"{short(fit.least, 4, DOWN)} with {levels}, proven: this is {near}"
 
 
-@_details.register
+@details.register
 def _invact_details(fit: InvAct) -> Details:
     error, solution = fit.document["error"], fit.document["solution"]
     price, weight = solution["price"], fit.document["options"]["weight"]
     parts = ", ".join(f"{price[key]} {key}" for key in ("fma", "other", "special", "division") if price[key])
-    details: Details = [
+    first: Details = [
         ("RMS error", f"{short(error['rms'])}; floor {short(error['floor_rms'], rounding=DOWN)}{_share(fit)}")
     ]
     if fit.paper is not None:
-        details.append(("paper’s", f"{short(fit.paper)} RMS, by its formulas"))
-    details.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'], rounding=DOWN)}"))
+        first.append(("paper’s", f"{short(fit.paper)} RMS, by its formulas"))
+    first.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'], rounding=DOWN)}"))
     return [
-        *details,
+        *first,
         ("|q − g| at most", _bounds(error["bound"]) + ", in parts of max(1, |g|)" * fit.is_relative),
         ("price", f"{counted(price['instructions'], 'instruction')} an element: {parts}"),
         ("keeps", "the output" + f" and {counted(fit.kept_bits, 'bit')} an element" * bool(fit.kept_bits)),

@@ -35,11 +35,11 @@ CLOSE = 4  # digits of numbers that differ by thousandths
 
 def table(shelves: Sequence[Shelf]) -> Markup:
     """The table of all fits, a line for each."""
-    rows = [(fit, _numbers(fit)) for shelf in shelves for fit in shelf.fits]
+    rows = [(fit, numbers(fit)) for shelf in shelves for fit in shelf.fits]
     return render("table.html", columns=COLUMNS, words_columns=WORDS, rows=rows)
 
 
-def _numbers(fit: Fit) -> list[tuple[str, str]]:
+def numbers(fit: Fit) -> list[tuple[str, str]]:
     """The cells of the columns of numbers: the value to sort by, and its text."""
     printed = fit.printed[0] if fit.printed else None
     return [

@@ -1,6 +1,5 @@
 """Bounds that the page calls proven hold as printed; where nothing is proven, the page says so."""
 
-import html
 import json
 import re
 from fractions import Fraction
@@ -10,15 +9,14 @@ import pytest
 
 from actfit.coefficients.document import SEALED, dumps, seal
 from actfit.coefficients.store import DATA
+from notebooks.gallery.cards import card, details
 from notebooks.gallery.curves import formulas
-from notebooks.gallery.fits import Coded, InvAct
+from notebooks.gallery.fits import Coded, Fit, InvAct
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
-from notebooks.gallery.page import page
 from notebooks.gallery.shelves import shelves
-from notebooks.gallery.table import COLUMNS, table
+from notebooks.gallery.table import COLUMNS, WORDS, numbers
 
 POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-NAMES = [name for name, _ in COLUMNS]
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +32,9 @@ def value(words: str) -> Fraction:
     return Fraction(mantissa or 1) * scale / (100 if unit == "%" else 1)
 
 
-def details(text: str) -> dict[str, dict[str, str]]:
-    """By a fit's id: the terms and descriptions of its list."""
-    lists = re.findall(r'<section id="([^"]*)" class="panel">.*?<dl>(.*?)</dl>', text, re.DOTALL)
-    return {id_: {k: plain(v) for k, v in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", items)} for id_, items in lists}
-
-
-def plain(markup: str) -> str:
-    return html.unescape(re.sub("<[^>]*>", "", markup))
-
-
-def rows(text: str) -> dict[str, list[str]]:
-    """By a fit's id: the cells of its line in the table."""
-    body = text.partition("<tbody>")[2]
-    lines = re.findall(r"<tr.*?</tr>", body)
-    return {
-        re.search(r'href="#([^"]*)"', line)[1]: [plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
-        for line in lines
-    }
+def cells(fit: Fit) -> dict[str, str]:
+    """The words of a fit's numbers in the table, by column."""
+    return {name: words for (name, _), (_, words) in zip(COLUMNS[WORDS:], numbers(fit), strict=True)}
 
 
 def above(error: float, least: float) -> Fraction:
@@ -60,19 +43,15 @@ def above(error: float, least: float) -> Fraction:
 
 
 def test_bounds_in_the_table_hold_as_printed(all_shelves):
-    cells = rows(table(all_shelves))
-    least, share, bound = (NAMES.index(name) for name in ("Least", "Above least", "|q − g| ≤"))
-    fits = [fit for shelf in all_shelves for fit in shelf.fits]
-    assert {fit.id for fit in fits} == cells.keys()
-    for fit in fits:
-        line, error = cells[fit.id], fit.document["error"]
-        assert value(line[least]) <= Fraction(fit.least), fit.id
-        if fit.least and not line[share].startswith("> "):
-            assert value(line[share]) >= above(fit.error, fit.least), fit.id
+    for fit in (fit for shelf in all_shelves for fit in shelf.fits):
+        line, error = cells(fit), fit.document["error"]
+        assert value(line["Least"]) <= Fraction(fit.least), fit.id
+        if fit.least and not line["Above least"].startswith("> "):
+            assert value(line["Above least"]) >= above(fit.error, fit.least), fit.id
         if isinstance(fit, Coded):
-            assert value(line[share]) >= Fraction(error["gap"]), fit.id
+            assert value(line["Above least"]) >= Fraction(error["gap"]), fit.id
         else:
-            assert value(line[bound]) >= max(map(Fraction, error["bound"])), fit.id
+            assert value(line["|q − g| ≤"]) >= max(map(Fraction, error["bound"])), fit.id
 
 
 @pytest.mark.slow
@@ -113,18 +92,18 @@ def test_shares_are_rounded_to_the_side_asked_for():
 
 @pytest.fixture
 def changed(tmp_path):
-    """A function that stores a changed packaged file, and returns its page and the details on its card."""
+    """A function that stores a changed packaged file, and returns its card, its details there and its line."""
 
-    def make(name, change=lambda document: None, function="gelu", now=None):
-        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file's name must match its content
+    def make(name, change, function="gelu"):
+        path = tmp_path / "data" / function / f"{name}.v1.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         document = json.loads((DATA / function / f"{name}.v1.json").read_text(encoding="utf-8"))
         change(document)
         for key in SEALED:
             del document[key]
         path.write_text(dumps(seal(document, 1)), encoding="utf-8")
-        text = page(tmp_path / "data")
-        return text, details(text)[f"{function}-{now or name}.v1"]
+        (shelf,) = shelves(tmp_path / "data")
+        return card(shelf), dict(details(shelf.fits[0])), cells(shelf.fits[0])
 
     return make
 
@@ -143,11 +122,13 @@ def test_no_bound_is_not_called_proven(changed, none, words):
         for i in none:
             document["error"]["bound"][i] = None
 
-    text, said = changed("invact-float16", forget, "silu")  # whose numbers are rounded to the other side by nearest
+    text, said, line = changed(
+        "invact-float16", forget, "silu"
+    )  # whose numbers are rounded to the other side by nearest
     assert said["|q − g| at most"] == words
     assert [re.search("floor ([^,]*)", said[key])[1] for key in ("RMS error", "largest")] == ["0.000312", "0.00376"]
     assert ("dashed: proven bound" in text) == (len(none) < 2)
-    assert rows(text)["silu-invact-float16.v1"][NAMES.index("|q − g| ≤")] == ("–" if none else "0.00398")
+    assert line["|q − g| ≤"] == ("–" if none else "0.00398")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +146,6 @@ def test_weak_bounds_are_told_as_they_are(changed, bound, words):
         error["lower_bound"] = error["l2_squared"] if bound is None else bound
         error["gap"] = (error["l2_squared"] - error["lower_bound"]) / error["l2_squared"]
 
-    _, said = changed("fewbit-3bit", weaken)
+    _, said, _ = changed("fewbit-3bit", weaken)
     assert said["at least"].replace("\N{NO-BREAK SPACE}", " ").endswith(words)
     assert bound is not None or said["at least"].startswith("0.008093 ")  # to nearest it would be more
