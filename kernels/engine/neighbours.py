@@ -21,6 +21,7 @@ from actfit.kernels.engine.planes import plane_bytes
 BLOCK = 1 << 11  # elements that stay in the nearest cache, and whose packing is worth a call
 DTYPES = (torch.float32, torch.bfloat16)  # of the numbers that `encode_groups` and `decode` know
 HALF = np.full(1, 0.5, np.float32)
+AT_HALF = HALF.ctypes.data
 LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to begin
 
 
@@ -29,7 +30,7 @@ def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int
     count, block = flat.numel(), _block_of(group_size)
     codes, minimum = room_for(flat, bits), flat.new_empty(-(-count // group_size), dtype=torch.bfloat16)
     scale = torch.empty_like(minimum)
-    added, numbers = (HALF.ctypes.data, 1) if noise is None else (noise.data_ptr(), count)
+    added, numbers = (AT_HALF, 1) if noise is None else (noise.data_ptr(), count)
     given = flat.itemsize, flat.data_ptr(), added, numbers
     made = codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
     in_threads(count, block, partial(loops.encode, *given, group_size, block, bits, *made))
