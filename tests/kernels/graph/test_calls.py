@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from actfit import KernelError, compress
 from actfit.kernels import private
 from actfit.kernels.graph.capture import Captured
+from actfit.kernels.memory.saved import size
 from tests.kernels.copies import each_copy
 from tests.kernels.graph.nets import Block, assert_same, batch, gradients, loss_of, net, pair, steps
 
@@ -96,6 +97,19 @@ def test_sizes_that_change_save_as_much(bits: int | None) -> None:
     static, dynamic = handle.report.graphs[:2], handle.report.graphs[2:]  # of the first block, and of the others
     saved = [sum(graph.after for graph in graphs) for graphs in (static, dynamic)]
     assert saved[1] == pytest.approx(saved[0], rel=0.02)  # sizes are hints there: 97 rows, not 96
+
+
+def test_the_handle_shows_the_largest_of_the_sizes() -> None:
+    _, ours, handle = pair(net(layers=1))
+    ours(batch(96)).sum().backward()
+    once = str(handle)
+    for rows in (32, 64, 16):
+        handle._engine.entries.clear()  # else two sizes would make one graph for all others
+        ours(batch(rows)).sum().backward()
+    *rest, told, blank, last = str(handle).splitlines()
+    assert [*rest, blank, last] == once.splitlines()
+    first, *_, third = (graph.after for graph in sorted(handle.report.graphs[1:], key=lambda graph: graph.after))
+    assert told == f"  and 3 more of the same modules, as for other sizes: {size(first)} to {size(third)}"
 
 
 def test_numbers_as_arguments() -> None:

@@ -49,6 +49,16 @@ def test_the_peak_of_a_step_by_hand() -> None:
     assert layer.weight.grad is None
 
 
+def test_a_batch_is_unpacked_as_by_saved_bytes() -> None:
+    layer, x, weights = nn.Bilinear(8, 4, 16), torch.randn(32, 8), torch.randn(32, 4)
+    peaks = {
+        peak_bytes(layer, x, weights),
+        peak_bytes(layer, (x, weights)),
+        peak_bytes(layer, {"input1": x, "input2": weights}),
+    }
+    assert len(peaks) == 1
+
+
 class Constant(nn.Module):
     """A model without a gradient."""
 
