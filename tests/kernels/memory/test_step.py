@@ -66,6 +66,12 @@ class Constant(nn.Module):
         return x + 1
 
 
+@pytest.mark.parametrize("model", [torch.exp, nn.ModuleList([nn.Linear(4, 4)])], ids=["function", "list"])
+def test_what_is_no_model_is_refused(model: nn.Module) -> None:
+    with pytest.raises(KernelError, match=r"^model must be a torch.nn.Module that has a forward, got"):
+        peak_bytes(model, torch.ones(4))
+
+
 def test_a_model_without_gradient_is_refused() -> None:
     with pytest.raises(KernelError, match="must give a tensor with a gradient"):
         peak_bytes(Constant(), torch.randn(3))
