@@ -184,6 +184,18 @@ def test_autocast(inside: bool) -> None:
     assert_same(ours, stock)
 
 
+def test_a_block_that_is_called_twice_under_autocast_adds_up_in_float32() -> None:
+    """Within one autocast stock casts a weight once, and adds up its gradients in 16 bits; else as here."""
+    stock, ours, _ = pair(net(layers=1))
+    for x in (batch(96), batch(97)):
+        with torch.autocast("cpu", torch.bfloat16):
+            stock(x).square().sum().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = [ours(x).square().sum() for x in (batch(96), batch(97))]
+    torch.stack(losses).sum().backward()
+    assert_same(ours, stock)
+
+
 def test_a_graph_that_is_retained_and_gradients_that_accumulate() -> None:
     stock, ours, _ = pair()
     for model in (stock, ours):
