@@ -91,12 +91,14 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     Raises
     ------
     KernelError
-        If `model` is not such a model, or wrapped by DDP or FSDP; if `loss` returns something else, or a number
-        that depends on no parameter; if it draws random numbers and compiled code would draw others.
+        If `model` is not such a model, or wrapped by DDP or FSDP; if `loss` is no function, returns something else, or
+        a number that depends on no parameter; if it draws random numbers and compiled code would draw others.
     RuntimeError
         PyTorch's own, for reentrant checkpoints, which support only backward().
     """
     _check(model)
+    if not callable(loss):
+        raise KernelError(f"loss must be a function of the model that gives its loss on a batch, got {shown(loss)}")
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     weights, may_draw = list(named.values()), _draws_as_eager_mode(model)
     with torch.enable_grad():

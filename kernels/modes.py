@@ -30,6 +30,8 @@ class DispatchMode:
 @cache
 def _dispatching() -> Any:
     class Dispatching(private.TorchDispatchMode):
+        supports_higher_order_operators = True  # as those that a checkpoint's graph draws random numbers by
+
         def __init__(self, sees: Callable[..., Any]) -> None:
             super().__init__()
             self.sees = sees

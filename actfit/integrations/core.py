@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.handle import Handle, compress
+from actfit.kernels.graph.install import removed
 from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.memory.measure import saved_bytes
 from actfit.kernels.memory.saved import size
@@ -196,8 +197,7 @@ def at_first_step(
     own, forward = vars(model).get("forward"), model.forward
     if getattr(own, "waits", False):
         raise KernelError(
-            "callbacks must have one ActfitCallback, got a model that one waits for already: leave it out of the"
-            " callbacks, or, after an interrupted training, call its on_train_end or give its model anew"
+            "callbacks must have one ActfitCallback, got a model that one waits for already; leave one out"
         )
 
     def cancel() -> None:
@@ -216,9 +216,17 @@ def at_first_step(
         tell(output)
         return output
 
-    first.waits = True  # type: ignore[attr-defined]
+    first.waits, first.cancel = True, cancel  # type: ignore[attr-defined]
     model.forward = first
     return cancel
+
+
+def give_back(model: nn.Module) -> None:
+    """Give back the model as it was, where the callback that compressed it, or waited for it, may be gone."""
+    own = vars(model).get("forward")
+    if getattr(own, "waits", False):
+        own.cancel()
+    removed(list(model.named_modules()))
 
 
 def _numbers(named: dict[str, Any]) -> dict[str, Any]:

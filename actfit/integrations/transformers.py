@@ -1,5 +1,6 @@
 """A callback for the Trainer of transformers, and what derives from it, as TRL's SFTTrainer."""
 
+import weakref
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from actfit.integrations.core import Compression, at_first_step, is_sharded
+from actfit.integrations.core import Compression, at_first_step, give_back, is_sharded
 from actfit.kernels.errors import KernelError
 from actfit.kernels.planning.plan import Plan
 
 PLAN_FILE = "actfit-plan.json"  # in the trainer's output and in its checkpoints
+# Models that a callback has begun with, and the state of the Trainer's training, which may be gone.
+_BEGUN = weakref.WeakKeyDictionary[nn.Module, "weakref.ref[Any]"]()
 
 
 class ActfitCallback(TrainerCallback):
@@ -70,6 +73,9 @@ class ActfitCallback(TrainerCallback):
         self._give_back()  # where a training was broken off, as for a smaller batch
         _check_settings(args)
         model: nn.Module = kwargs["model"]
+        if model in _BEGUN and _BEGUN[model]() is not state:  # another Trainer's training was broken off
+            give_back(model)
+        _BEGUN[model] = weakref.ref(state)
         if not self.compression.exact and any(
             getattr(part, "gradient_checkpointing", False) for part in model.modules()
         ):
@@ -104,6 +110,7 @@ class ActfitCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Give the model back as it was."""
         self._give_back()
+        _BEGUN.pop(kwargs["model"], None)
 
     def _resume(self, checkpoint: Path) -> None:
         """Plan anew, unless training resumes from a checkpoint with a plan."""

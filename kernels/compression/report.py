@@ -1,6 +1,6 @@
 """Which tensors a compiled model saves for backward, and in what form."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ ERROR = "error: expected of normally distributed values, relative, in the root m
 
 @dataclass(frozen=True)
 class Report:
-    """The graphs of a compiled model; `str(report)` is a table, with one row for layers that are alike."""
+    """The graphs of a compiled model; `str(report)` has a table of each, with one row for layers that are alike.
+
+    Of graphs of the same modules, as for other sizes, the table of the largest stands for all.
+    """
 
     graphs: tuple[Graph, ...]
 
@@ -25,8 +28,14 @@ class Report:
                 "no graph was compiled in this process: the model did not train yet, or its code came from Inductor's "
                 "cache, which has no report; TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles it again"
             )
-        graphs = ["\n".join(_lines(number, graph)) for number, graph in enumerate(self.graphs, 1)]
-        return "\n\n".join([*graphs, ERROR])
+        kinds: list[list[tuple[int, Graph]]] = []
+        for numbered in enumerate(self.graphs, 1):
+            alike = next((kind for kind in kinds if _same_modules(kind[0][1], numbered[1])), None)
+            if alike is None:
+                kinds.append([numbered])
+            else:
+                alike.append(numbered)
+        return "\n\n".join([*("\n".join(_of_kind(kind)) for kind in kinds), ERROR])
 
 
 def report(compiled: Callable[..., Any]) -> Report:
@@ -50,6 +59,21 @@ def report(compiled: Callable[..., Any]) -> Report:
         )
     partitioners = dict.fromkeys(config["custom_partitioner_fn"] for config in settings)
     return Report(tuple(graph for partitioner in partitioners for graph in partitioner.graphs))
+
+
+def _same_modules(graph: Graph, other: Graph) -> bool:
+    """Whether most of what they save comes from the same operations: some tensors cross at some sizes only."""
+    own, others = ({(crossing.module, crossing.operation) for crossing in each.crossings} for each in (graph, other))
+    return 2 * len(own & others) > len(own | others)
+
+
+def _of_kind(kind: Sequence[tuple[int, Graph]]) -> Iterator[str]:
+    largest = max(kind, key=lambda numbered: numbered[1].before)
+    yield from _lines(*largest)
+    others = sorted(numbered[1].after for numbered in kind if numbered is not largest)
+    if others:
+        span = " to ".join(dict.fromkeys(map(size, (others[0], others[-1]))))
+        yield f"  and {len(others)} more of the same modules, as for other sizes: {span}"
 
 
 def _lines(number: int, graph: Graph) -> Iterator[str]:

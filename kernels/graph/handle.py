@@ -10,7 +10,7 @@ from actfit.kernels.compression.report import Report
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.graph.capture import Captured
 from actfit.kernels.graph.engine import Engine
-from actfit.kernels.graph.install import install, removed
+from actfit.kernels.graph.install import install, not_compressed, removed
 from actfit.kernels.graph.request import check_request, loaded
 from actfit.kernels.graph.trials import CapturedGradients
 from actfit.kernels.graph.ways.policies import method_of, way_of
@@ -171,10 +171,7 @@ def compress(
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(model)}")
     check_request(bits, rounding, plan, policy, fit, chunked_loss, compiled, optimizer)
-    for name, module in model.named_modules():
-        if isinstance(module.__dict__.get("forward"), Captured | Head):
-            which = f"its module {name!r}" if name else "it"
-            raise KernelError(f"model must not be compressed already, but {which} is; call remove() of its handle")
+    not_compressed(model)
     check_loss(loss, targets)
     if fit is not None:
         plan = _fitting(model, fit, rounding, inputs, loss, targets, bool(compiled), optimizer)

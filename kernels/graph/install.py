@@ -91,6 +91,14 @@ def install(model: nn.Module, engine: Engine, unchanged: Collection[str] = ()) -
     return changed
 
 
+def not_compressed(model: nn.Module) -> None:
+    """Raise KernelError for a model of which a part is compressed."""
+    for name, module in model.named_modules():
+        if isinstance(module.__dict__.get("forward"), Captured | Head):
+            which = f"its module {name!r}" if name else "it"
+            raise KernelError(f"model must not be compressed already, but {which} is; call remove() of its handle")
+
+
 def removed(captured: list[tuple[str, nn.Module]]) -> None:
     """Give modules that `install` gave back their own forward."""
     for _, module in captured:

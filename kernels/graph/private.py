@@ -21,6 +21,7 @@ OF_DYNAMO = {
     "accumulated_recompile_limit": LIMIT,
     "skip_nnmodule_hook_guards": False,
     "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
+    "allow_empty_graphs": True,  # else a block that only gives back its input once runs as stock ever after
 }
 SETTINGS = {  # while graphs are made
     "donated_buffer": False,

@@ -56,7 +56,7 @@ def saved_bytes(
     """
     within = within_of(accounting)
     _check(model, fake, accounting)
-    args, kwargs = _unpacked(model, args, kwargs)
+    args, kwargs = unpacked(model, args, kwargs)
     if is_compiled(model):
         return saved_by_compiled(model, args, kwargs)
     if isinstance(model, nn.Module):
@@ -91,7 +91,7 @@ def has_forward(model: nn.Module) -> bool:
     return "forward" in vars(model) or getattr(type(model), "forward", None) is not nn.Module.forward
 
 
-def _unpacked(
+def unpacked(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments; a single mapping, tuple or list becomes the arguments if the module takes these."""

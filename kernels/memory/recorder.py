@@ -21,10 +21,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from actfit.kernels import private
-from actfit.kernels.memory.compiled import outside_graphs
+from actfit.kernels.errors import KernelError
+from actfit.kernels.memory.compiled import is_captured, outside_graphs
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import addresses, operand_storages, storages
-from actfit.kernels.modes import DispatchMode
+from actfit.kernels.modes import DispatchMode, fakes_are_made
 
 GRAPH = "CompiledFunction"  # what saves the tensors of a captured graph
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
@@ -95,7 +96,8 @@ class Births(DispatchMode):
 class Recorder:
     """A context manager for a forward pass; then `saved(output)` gives what is saved, as long as the output is alive.
 
-    Under torch.compile and for models that `compress` changed use `saved_bytes`.
+    Under torch.compile and for models that `compress` changed use `saved_bytes`: within a Recorder PyTorch runs no
+    captured graphs, unless tensors are fake, so it raises KernelError for such a model.
 
     Attributes
     ----------
@@ -119,6 +121,11 @@ class Recorder:
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
+        if self.model is not None and any(map(is_captured, self.model.modules())) and not fakes_are_made():
+            raise KernelError(
+                "model must be stock for a Recorder, within which PyTorch runs no captured graphs, got one that"
+                " compress(...) changed; use saved_bytes(model, inputs), or call remove() of its handle"
+            )
         with ExitStack() as stack:
             for name, module in () if self.model is None else outside_graphs(self.model):
                 if isinstance(module, torch.jit.ScriptModule):  # has no hooks; what it saves counts for its caller

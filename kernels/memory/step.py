@@ -20,6 +20,7 @@ from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
 from actfit.kernels.memory.making import line
+from actfit.kernels.memory.measure import has_forward, unpacked
 from actfit.kernels.memory.storages import bytes_of, operand_storages, tensors
 from actfit.kernels.modes import DispatchMode
 
@@ -97,7 +98,7 @@ def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:
     """The most bytes that are alive at once in forward and backward, besides those from before.
 
-    A copy of the model runs on fake tensors, see `run_step`; `accounting` is as of `saved_bytes`.
+    A copy of the model runs on fake tensors, see `run_step`; arguments and `accounting` are as of `saved_bytes`.
 
     Raises
     ------
@@ -105,6 +106,11 @@ def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kw
         For a model that cannot run on fake tensors, or whose output has no gradient; for another accounting.
     """
     living, within = Living(), within_of(accounting)
+    if not isinstance(model, nn.Module) or not has_forward(model):
+        raise KernelError(
+            f"model must be a torch.nn.Module that has a forward, got {type(model).__name__}; see saved_bytes"
+        )
+    args, kwargs = unpacked(model, args, kwargs)
     run_step(living, model, args, kwargs, within=within)
     return living.peak
 

@@ -163,6 +163,8 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
         raise KernelError(f"by must be one of {', '.join(NAMES)}, got {shown(by)}")
     if not isinstance(count, int) or isinstance(count, bool) or count < 2:
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
+    if plan is not None and not isinstance(plan, Plan):
+        raise KernelError(f"plan must be a plan, as make_plan gives, or None, got {shown(plan)}")
     step, blocks = task.step(), task.blocks
     errors = task.errors((), step) if step.sites else {}
     named = [Point("stock", task.stock, 0.0, task.work(task.without_codes(())[1]))]

@@ -129,10 +129,12 @@ def reported(progress: Callable[[str], object] | None) -> AbstractContextManager
 
 def task_of(*given: Any, **named: Any) -> Task:
     """A task, of arguments as of `Task`; raises KernelError for wrong ones, and for a batch that does not run."""
-    from actfit.kernels.graph.planning import CapturedTask  # it needs this package
+    from actfit.kernels.graph.install import not_compressed  # they need this package
+    from actfit.kernels.graph.planning import CapturedTask
 
     task = CapturedTask(*given, **named)
     _check(task)
+    not_compressed(task.model)
     _check_batch(task)
     return task
 

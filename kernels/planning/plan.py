@@ -192,7 +192,11 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     header = values.pop("format", None), values.pop("version", None)
     if header != (FORMAT, VERSION):
         raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {header}")
-    values |= {name: tuple(values.get(name, ())) for name in ("recomputed", "unchanged")}
+    for name in ("recomputed", "unchanged"):
+        blocks = values.get(name, [])
+        if not isinstance(blocks, list) or not all(isinstance(block, str) for block in blocks):
+            raise ValueError(f"{name} must be a list of names of modules, got {shown(blocks)}")
+        values[name] = tuple(blocks)
     values |= {"errors": checked(Errors, values["errors"])}
     values |= {name: checked(Bytes, values[name]) for name in ("stock", "planned")}
     values |= {"sites": tuple(checked(PlannedSite, site) for site in values["sites"])}
@@ -202,9 +206,6 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
         if ": " not in site.name:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
-    for blocks in (plan.recomputed, plan.unchanged):
-        if not all(isinstance(block, str) for block in blocks):
-            raise ValueError(f"recomputed and unchanged must be names of modules, got {shown(blocks)}")
     if not isinstance(plan.modules, dict) or not all(type(count) is int for count in plan.modules.values()):
         raise ValueError(f"modules must be numbers by name, got {shown(plan.modules)}")
     for name, word, known in (("goal", plan.goal, GOALS), ("rounding", plan.rounding, ROUNDINGS)):

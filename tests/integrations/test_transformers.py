@@ -1,5 +1,6 @@
 """The callback in transformers' Trainer: exact losses, plans in checkpoints, adapters, settings that are refused."""
 
+import gc
 import json
 import re
 import sys
@@ -170,6 +171,39 @@ def test_a_training_that_breaks_off_and_begins_again(tmp_path: Path, capsys: Any
     assert len(losses(trainer)) == STEPS
     assert len(lines(capsys.readouterr().out)) == 2
     compress(model).remove()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_another_trainer_takes_a_model_whose_training_broke_off(waits: bool, tmp_path: Path) -> None:
+    """As where the cell of a notebook is stopped and run again: the callback that compressed the model is gone."""
+    model = model_of()
+
+    def break_off() -> None:
+        trainer = trainer_of(tmp_path, ActfitCallback(bits=8), model, save_strategy="no")
+        step = trainer.training_step
+
+        def failing(*args: Any) -> Any:
+            if not waits:
+                step(*args)
+            raise InterruptedError
+
+        trainer.training_step = failing
+        with pytest.raises(InterruptedError):
+            trainer.train()
+
+    break_off()
+    gc.collect()
+    model.load_state_dict(model_of().state_dict())
+    found = losses(trainer_of(tmp_path, ActfitCallback(), model, save_strategy="no"))
+    assert found == losses(trainer_of(tmp_path, None, save_strategy="no"))
+    compress(model).remove()
+
+
+def test_two_callbacks_are_refused(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, ActfitCallback(), save_strategy="no")
+    trainer.add_callback(ActfitCallback(bits=8))
+    with pytest.raises(KernelError, match=r"^callbacks must have one ActfitCallback, .*; leave one out"):
+        trainer.train()
 
 
 def test_a_training_without_a_step_leaves_the_model(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_a_model_that_was_not_compressed_is_refused() -> None:
         gradient_error(model, squared_sum)
     handle = compress(model, bits=4)
     assert gradient_error(model, squared_sum).error > 0
+    with pytest.raises(KernelError, match="loss must be a function of the model that gives its loss on a batch, got 3"):
+        gradient_error(model, 3)
     handle.remove()
     with pytest.raises(KernelError, match="model must be what compress changed"):
         gradient_error(model, squared_sum)

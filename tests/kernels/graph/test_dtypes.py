@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.kernels.graph.nets import assert_same, pair
+from tests.kernels.graph.nets import assert_same, batch, net, pair
 
 LAYERS = {
     "dropout": lambda: nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.1), nn.Linear(32, 32)),
@@ -25,3 +25,15 @@ def test_exact_in_each_dtype(layer: str, dtype: torch.dtype) -> None:
         model(x).float().square().mean().backward()
     assert_same(ours, stock)
     assert not handle.stock
+
+
+def test_a_block_that_is_called_twice_under_autocast_adds_up_in_float32() -> None:
+    """Within one autocast stock casts a weight once, and adds up its gradients in 16 bits; else as here."""
+    stock, ours, _ = pair(net(layers=1))
+    for x in (batch(96), batch(97)):
+        with torch.autocast("cpu", torch.bfloat16):
+            stock(x).square().sum().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = [ours(x).square().sum() for x in (batch(96), batch(97))]
+    torch.stack(losses).sum().backward()
+    assert_same(ours, stock)

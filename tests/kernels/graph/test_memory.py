@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from actfit import compress
 from actfit.kernels.memory.measure import saved_bytes
+from actfit.kernels.memory.saved import size
 from tests.kernels.graph.nets import Block, assert_same, batch, net, pair
 
 BITS = pytest.mark.parametrize("bits", [None, 8])
@@ -112,3 +113,16 @@ def test_a_batch_too_small_for_codes_changes_no_later_one() -> None:
         ours(batch(rows)).sum().backward()
     assert saved_bytes(ours, batch(), fake=False).total == expected
     assert saved_bytes(ours, batch(80), fake=False).total < expected
+
+
+def test_the_handle_shows_the_largest_of_the_sizes() -> None:
+    _, ours, handle = pair(net(layers=1))
+    ours(batch(96)).sum().backward()
+    once = str(handle)
+    for rows in (32, 64, 16):
+        handle._engine.entries.clear()  # else two sizes would make one graph for all others
+        ours(batch(rows)).sum().backward()
+    *rest, told, blank, last = str(handle).splitlines()
+    assert [*rest, blank, last] == once.splitlines()
+    first, *_, third = (graph.after for graph in sorted(handle.report.graphs[1:], key=lambda graph: graph.after))
+    assert told == f"  and 3 more of the same modules, as for other sizes: {size(first)} to {size(third)}"

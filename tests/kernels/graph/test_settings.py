@@ -140,6 +140,27 @@ def test_within_an_outer_compile() -> None:
     assert handle.report.graphs
 
 
+def test_a_block_that_only_gives_back_its_input_leaves_others_captured() -> None:
+    """As by a flag of the user's own: Dynamo would skip the code that alike blocks share ever after."""
+
+    class Skipping(Block):
+        skips = False
+
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            return x if self.skips else super().forward(x)
+
+    stock, ours, handle = pair(nn.Sequential(*(Skipping() for _ in range(3))))
+    for skipped in range(3):
+        for model in (stock, ours):
+            for place, block in enumerate(model):
+                block.skips = place == skipped
+        runs = ours[0].forward.engine.runs
+        steps((stock, ours))
+        assert_same(ours, stock)
+        assert ours[0].forward.engine.runs >= runs + 2
+        assert not handle.stock
+
+
 def test_hooks_on_parameters() -> None:
     stock, ours, _ = pair()
     seen: dict[nn.Module, list[Any]] = {stock: [], ours: []}

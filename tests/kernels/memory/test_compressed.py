@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from actfit import compress
-from actfit.kernels.memory import peak_bytes, saved_bytes
+from actfit import KernelError, compress
+from actfit.kernels.memory import Recorder, peak_bytes, saved_bytes
 from tests.kernels.saved import bytes_allocated, bytes_in_graph
 
 WAYS: dict[str, dict[str, Any]] = {"exact": {}, "4 bits": {"bits": 4}, "invact": {"policy": "invact"}}
@@ -77,3 +78,32 @@ def test_counting_leaves_the_model_as_it_was() -> None:
     assert len(handle.report.graphs) > 0
     handle.remove()
     assert torch.equal(output, model(WORDS))
+
+
+def test_a_checkpoint_inside_blocks_around_attention() -> None:
+    """Fused attention may draw random numbers: the graph saves their state, by an operation of higher order."""
+
+    class Inside(nn.TransformerEncoderLayer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            made: torch.Tensor = checkpoint(super().forward, x, use_reentrant=False)
+            return made
+
+    model = nn.Sequential(*(Inside(WIDTH, 4, WIDTH, 0.0, batch_first=True) for _ in range(2)))
+    x = torch.randn(4, 64, WIDTH, requires_grad=True)
+    compress(model)
+    counted = saved_bytes(model, x, fake=True)
+    model(x)  # captures
+    output, grown = bytes_allocated(model, x)
+    assert counted.total == grown - output.nbytes
+    assert peak_bytes(model, x) > counted.total
+
+
+def test_a_recorder_refuses_what_it_would_measure_as_stock() -> None:
+    model = transformer(0.0)
+    handle = compress(model)
+    with pytest.raises(KernelError, match=r"^model must be stock for a Recorder, .*; use saved_bytes"):
+        Recorder(model).__enter__()
+    handle.remove()
+    with Recorder(model) as recorder:
+        output = model(WORDS)
+    assert recorder.saved(output).total == saved_bytes(model, WORDS).total

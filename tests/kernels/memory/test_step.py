@@ -49,11 +49,27 @@ def test_the_peak_of_a_step_by_hand() -> None:
     assert layer.weight.grad is None
 
 
+def test_a_batch_is_unpacked_as_by_saved_bytes() -> None:
+    layer, x, weights = nn.Bilinear(8, 4, 16), torch.randn(32, 8), torch.randn(32, 4)
+    peaks = {
+        peak_bytes(layer, x, weights),
+        peak_bytes(layer, (x, weights)),
+        peak_bytes(layer, {"input1": x, "input2": weights}),
+    }
+    assert len(peaks) == 1
+
+
 class Constant(nn.Module):
     """A model without a gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 1
+
+
+@pytest.mark.parametrize("model", [torch.exp, nn.ModuleList([nn.Linear(4, 4)])], ids=["function", "list"])
+def test_what_is_no_model_is_refused(model: nn.Module) -> None:
+    with pytest.raises(KernelError, match=r"^model must be a torch.nn.Module that has a forward, got"):
+        peak_bytes(model, torch.ones(4))
 
 
 def test_a_model_without_gradient_is_refused() -> None:

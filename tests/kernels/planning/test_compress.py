@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actfit import KernelError, compress, make_plan, saved_bytes
+from actfit import KernelError, compress, front, make_plan, saved_bytes
 from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import Call, call_of, part
@@ -38,6 +38,18 @@ def test_the_peak_is_within_the_budget(name: str) -> None:
     assert plan.stock.peak == stock
     compress(model, plan=plan)
     assert peak_bytes(model, *inputs) <= plan.planned.peak <= budget
+
+
+def test_a_compressed_model_is_not_planned() -> None:
+    model, inputs = text(1)
+    handle = compress(model)
+    for make in (make_plan, front):
+        with pytest.raises(
+            KernelError, match=r"^model must not be compressed already, .*; call remove\(\) of its handle"
+        ):
+            make(model, inputs, **({"budget": 0.5} if make is make_plan else {}))
+    handle.remove()
+    assert make_plan(model, inputs, 0.99).stock.kept == saved_bytes(model, *inputs).total
 
 
 def test_a_budget_that_the_model_is_within() -> None:

@@ -104,6 +104,7 @@ def test_the_same_front_gives_the_same_bytes(solved_front: Front, tmp_path: Path
         ({"by": "time"}, "by must be one of kept, peak, got 'time'"),
         ({"count": 1}, "count must be a whole number of 2 or more, got 1"),
         ({"count": True}, "count must be a whole number of 2 or more, got True"),
+        ({"plan": "plan.json"}, "plan must be a plan, as make_plan gives, or None, got 'plan.json'"),
     ],
 )
 def test_bad_arguments(task: Task, given: dict[str, Any], said: str) -> None:
