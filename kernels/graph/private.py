@@ -14,6 +14,7 @@ from actfit.kernels.autograd import once_differentiable
 from actfit.kernels.compression.private import of_tracing
 from actfit.kernels.compression.private import settings as inductor_settings
 from actfit.kernels.graph.execute import Run, execute, execute_backward
+from actfit.kernels.graph.twice import Call, once_more
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 OF_DYNAMO = {
@@ -29,8 +30,9 @@ SETTINGS = {  # while graphs are made
     "force_non_lazy_backward_lowering": True,  # later, on fake tensors, a graph that holds numbers cannot be copied
 }
 THROUGH = (
-    "a gradient of a gradient must not go through a module that compress(...) captured, but this one does; call"
-    " remove() of its handle, or compress only other modules, as compress(model.generator)"
+    "a gradient of a gradient must go through modules that can run once more, but one that compress(...) captured"
+    " cannot: what it was given is kept in bits, or not at all, or it draws random numbers, changes buffers or ran"
+    " under autocast; call remove() of the handle, or compress only other modules, as compress(model.generator)"
 )
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
@@ -89,7 +91,7 @@ def by_kernels(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with _patched(private.functorch_config, SETTINGS), tracing(), private.operations_whole():
-            return _once(compiler(graph, of_tracing(inputs)), materialized=False)
+            return _called(once_more(graph, inputs), compiler(graph, of_tracing(inputs)), materialized=False)
 
     return compiled
 
@@ -115,26 +117,31 @@ def by_inductor(
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # A graph from autograd's cache would not be cut here, and so have no report; Inductor's own caches stay.
         with _patched(private.functorch_config, {**SETTINGS, "enable_autograd_cache": False}), tracing():
+            stock = once_more(graph, inputs)
             made = private.compile_fx(graph, of_tracing(inputs), inner_compile=inner, config_patches=patches)
-        return _once(made, materialized=True)
+        return _called(stock, made, materialized=True)
 
     return compiled
 
 
-def _once(run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
-    """What runs graphs whose gradients are differentiable once; `materialized`: what has no gradient is 0 there."""
+def _called(stock: Callable[..., Any] | None, run: Callable[..., Any], materialized: bool) -> Callable[..., Any]:
+    """What runs graphs; their gradients are differentiable again by `stock`, where it can run once more.
+
+    materialized: what has no gradient is 0 there.
+    """
 
     def called(*given: Any) -> Any:
+        call = Call(stock, given) if stock is not None else None
         computed = [x for x in given if isinstance(x, Tensor) and not x.is_leaf]
         link = _Link.apply(*computed) if computed else None  # before the run, which may change them in place
         results = run(*given)
         for node in _new_nodes((*results, *given)):
             node.set_materialize_grads(materialized)  # else it is None in backward
-            node.link = link
+            node.link, node.call = link, call
             kind = node._forward_cls
             kind.metadata.bw_donated_idxs = []  # else retain_graph is refused later
             if not hasattr(kind, "twice"):
-                kind.twice, kind.backward = kind.backward, staticmethod(_differentiable_once)
+                kind.twice, kind.backward = kind.backward, staticmethod(_backward)
         return results
 
     return called
@@ -166,11 +173,16 @@ class _Link(torch.autograd.Function):
         raise NotImplementedError  # what comes before raises an error
 
 
-def _differentiable_once(node: Any, *gradients: Any) -> Any:
-    """Backward of a captured call. A gradient of its gradients says what to do; PyTorch's own error names no way out.
+def _backward(node: Any, *gradients: Any) -> Any:
+    """Backward of a captured call. Where its gradients cannot be differentiated again, they say so, and what to do.
 
     These are connected to all that they depend on. Else a gradient by an input would leave out what goes through here.
     """
+    if torch.is_grad_enabled() and node.call is not None:
+        boxed = gradients and isinstance(gradients[0], list)  # by some releases
+        again = node.call.gradients(gradients[0] if boxed else gradients, node.needs_input_grad)
+        if again is not None:
+            return again
     results = node._forward_cls.twice(node, *gradients)
     if not torch.is_grad_enabled():
         return results

@@ -83,7 +83,7 @@ def test_a_planned_model_keeps_what_the_plan_says(plan: Plan, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_exact_gradients_are_those_of_stock_but_for_rounding() -> None:
-    """Twice over one graph, without some results' gradients, and not differentiable again."""
+    """Twice over one graph, and without some results' gradients."""
     stock = net()
     ours = copy.deepcopy(stock)
     compress(ours, compiled=True)
@@ -94,9 +94,6 @@ def test_exact_gradients_are_those_of_stock_but_for_rounding() -> None:
     first = torch.autograd.grad(loss, weights, retain_graph=True)
     again = torch.autograd.grad(loss, weights)
     assert all(map(torch.equal, first, again))
-    found = torch.autograd.grad(loss_of(ours), weights, create_graph=True)
-    with pytest.raises(KernelError, match="a gradient of a gradient must not go through"):
-        found[0].sum().backward()
     with torch.no_grad():
         assert torch.equal(ours(batch(ROWS)), stock(batch(ROWS)))  # by stock
 

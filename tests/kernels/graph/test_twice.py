@@ -1,4 +1,4 @@
-"""Gradients of gradients: refused in one line with the way out; create_graph alone is no reason to refuse."""
+"""Gradients of gradients: those of stock, or refused in one line with the way out; create_graph alone is allowed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,36 +24,116 @@ def hessian_product(model: nn.Module, x: Tensor) -> Tensor:
     return made
 
 
-@pytest.mark.parametrize("loss", [penalty, hessian_product])
-@pytest.mark.parametrize("bits", [None, 8])
-def test_refused_with_the_way_out(loss: Callable[[nn.Module, Tensor], Tensor], bits: int | None) -> None:
-    stock, ours, handle = pair(bits=bits)
-    expected, value = loss(stock, batch()), loss(ours, batch())
-    if bits is None:
-        assert torch.equal(value, expected)
-    with pytest.raises(KernelError, match=r"gradient of a gradient .* call remove\(\) of its handle"):
-        value.backward()
+def adapted(model: nn.Module, x: Tensor) -> Tensor:
+    """The loss by weights after a step of MAML."""
+    weights = dict(model.named_parameters())
+    gradients = torch.autograd.grad(model(x).square().mean(), list(weights.values()), create_graph=True)
+    fast = {name: p - 0.1 * gradient for (name, p), gradient in zip(weights.items(), gradients, strict=True)}
+    made: Tensor = torch.func.functional_call(model, fast, (x,)).square().mean()
+    return made
+
+
+# Each weight's gradient is a sum of two or three parts, which stock adds up in another order.
+ROUNDING = 8 * torch.finfo(torch.float32).eps
+LOSSES = pytest.mark.parametrize("loss", [penalty, hessian_product, adapted])
+
+
+def off(ours: nn.Module, stock: nn.Module) -> float:
+    pairs = zip(ours.parameters(), stock.parameters(), strict=True)
+    return max(float((p.grad - q.grad).norm() / q.grad.norm()) for p, q in pairs if q.grad is not None and q.grad.any())
+
+
+@LOSSES
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_exact_blocks_give_those_of_stock(loss: Callable[[nn.Module, Tensor], Tensor], compiled: bool) -> None:
+    stock, ours, _ = pair(net(layers=3), compiled=compiled)
+    for _ in range(2):
+        of_each = []
+        for model in (stock, ours):
+            model.zero_grad()
+            of_each.append(loss(model, batch()))
+            of_each[-1].backward()
+        assert torch.equal(*of_each) or compiled
+        torch.testing.assert_close(*of_each)
+        assert off(ours, stock) < ROUNDING
+
+
+def test_three_times() -> None:
+    stock, ours, _ = pair(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)))
+    of_each = []
+    for model in (stock, ours):
+        made = x = batch().requires_grad_()
+        made = model(made).square().sum()
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(made, x, create_graph=True)
+            made = gradient.square().sum() * 1e-3
+        made.backward()
+        of_each.append(made)
+    torch.testing.assert_close(*of_each)
+    assert off(ours, stock) < 4 * ROUNDING  # which each time adds to
+
+
+def with_bits(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    return pair(model, bits=8)[:2]
+
+
+def with_dropout(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    return pair(net(dropout=0.1))[:2]
+
+
+def under_autocast(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    stock, ours, _ = pair(model)
+    for each in (stock, ours):
+        each.forward = torch.autocast("cpu", torch.bfloat16)(each.forward)  # type: ignore[method-assign]
+    return stock, ours
+
+
+def with_batch_norms(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    return pair(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.GELU()))[:2]
+
+
+@LOSSES
+@pytest.mark.parametrize("made", [with_bits, with_dropout, with_batch_norms, under_autocast])
+def test_refused_with_the_way_out(made: Any, loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    _, ours = made(net(), batch())
+    with pytest.raises(KernelError, match=r"a gradient of a gradient must go through .* call remove\(\) of the handle"):
+        loss(ours, batch()).backward()
+
+
+def test_after_its_handle_is_removed() -> None:
+    stock, ours, handle = pair(bits=8)
+    loss = penalty(ours, batch())
+    with pytest.raises(KernelError):
+        loss.backward()
     handle.remove()
-    ours.zero_grad()
-    expected.backward()
-    loss(ours, batch()).backward()
+    for model in (stock, ours):
+        model.zero_grad()
+        penalty(model, batch()).backward()
     assert_same(ours, stock)
 
 
 @pytest.mark.parametrize("options", [{}, {"bits": 8}, {"bits": 8, "compiled": True}], ids=str)
 @pytest.mark.parametrize("frozen", [False, True])
-def test_refused_by_an_input_alone(options: dict[str, Any], frozen: bool) -> None:
-    """Which autograd reaches beside the block, too: there it would leave out what goes through the block."""
+def test_by_an_input_alone(options: dict[str, Any], frozen: bool) -> None:
+    """Which autograd reaches beside the block, too: nothing of what goes through the block may be left out."""
     made = net()
     made.requires_grad_(not frozen)
-    _, ours, _ = pair(made, **options)
-    x = batch().requires_grad_()
-    h = ours[0](x)
-    (gradient,) = torch.autograd.grad(ours[1](h).square().sum(), h, create_graph=True)
-    total = gradient.square().sum() + x.square().sum() + h.sum()
-    for given in (x, h):
-        with pytest.raises(KernelError, match="gradient of a gradient"):
-            torch.autograd.grad(total, given, retain_graph=True)
+    stock, ours, _ = pair(made, **options)
+    of_each = []
+    for model in (stock, ours):
+        x = batch().requires_grad_()
+        h = model[0](x)
+        (gradient,) = torch.autograd.grad(model[1](h * 1).square().sum(), h, create_graph=True)
+        total = gradient.square().sum() + x.square().sum() + h.sum()
+        for given in (x, h):
+            if model is ours and options:
+                with pytest.raises(KernelError, match="a gradient of a gradient must"):
+                    torch.autograd.grad(total, given, retain_graph=True)
+            else:
+                of_each.append(torch.autograd.grad(total, given, retain_graph=True)[0])
+    if not options:
+        for ours_, stocks in zip(of_each[2:], of_each[:2], strict=True):
+            assert (ours_ - stocks).norm() < ROUNDING * stocks.norm()
 
 
 def test_beside_what_is_compressed() -> None:
