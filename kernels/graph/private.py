@@ -15,6 +15,7 @@ from actfit.kernels.compression.private import of_tracing
 from actfit.kernels.compression.private import settings as inductor_settings
 from actfit.kernels.graph.execute import Run, execute, execute_backward
 from actfit.kernels.graph.twice import Call, once_more
+from actfit.kernels.memory.isolated import quiet
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 OF_DYNAMO = {
@@ -56,7 +57,7 @@ def _settled() -> type:
         """
 
         def __call__(self, *frame: Any, **others: Any) -> Any:
-            with _patched(private.dynamo_config, OF_DYNAMO):
+            with _patched(private.dynamo_config, OF_DYNAMO), quiet():
                 return super().__call__(*frame, **others)
 
     return Settled

@@ -34,7 +34,7 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
     for stored in (value for module in _plain(model) for value in vars(module).values() if isinstance(value, Tensor)):
         if not stored.is_leaf:  # as weight_norm's: what copies it looks for its gradient, of which torch warns
             memo[id(stored)] = _fake(stored.detach().requires_grad_(), mode)
-    with _random_numbers(), _quiet():
+    with _random_numbers(), quiet():
         with private.FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
         try:
@@ -105,7 +105,7 @@ def _random_numbers() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps torch from logging failures on fake tensors, for which it raises anyway."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level

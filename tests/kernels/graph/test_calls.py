@@ -1,5 +1,6 @@
 """Calls of compressed models: hooks, copies, sizes, errors, random numbers, what is frozen and shared."""
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -131,7 +132,8 @@ class Raises(nn.Module):
         return made
 
 
-def test_errors_of_forward_are_its_own() -> None:
+def test_errors_of_forward_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """And PyTorch logs nothing of the tensors without numbers on which it first ran."""
     ours = nn.Sequential(Raises(), Raises())
     handle = compress(ours)
     with pytest.raises(ValueError, match="at most 50 rows"):
@@ -140,6 +142,7 @@ def test_errors_of_forward_are_its_own() -> None:
         ours(torch.randn(3, 7))
     with pytest.raises(TypeError, match="positional argument"):
         ours[0](1, 2, 3)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     ours(batch(40)).sum().backward()
     assert ours[0].inner.weight.grad is not None
     assert handle.report.graphs
