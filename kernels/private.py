@@ -49,6 +49,7 @@ NAMES = {
     "TensorWeakRef": "torch.utils.weak.TensorWeakRef",
     "WeakTensorKeyDictionary": "torch.utils.weak.WeakTensorKeyDictionary",
     "top_hooks": "torch._C._autograd._top_saved_tensors_default_hooks",
+    "sequence_number": "torch._C._autograd._get_sequence_nr",
     "current_graph_task_id": "torch._C._current_graph_task_id",
     # torch.compile.
     "OptimizedModule": "torch._dynamo.eval_frame.OptimizedModule",

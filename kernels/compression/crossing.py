@@ -52,9 +52,18 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Graph:
-    """All tensors that cross in one compiled graph."""
+    """All tensors that cross in one compiled graph.
+
+    Attributes
+    ----------
+    crossings
+        In the order of the graph.
+    block
+        The first module of those that share the graph; "": the whole model, or not known.
+    """
 
     crossings: tuple[Crossing, ...]
+    block: str = ""
 
     @property
     def before(self) -> int:
@@ -83,7 +92,7 @@ class Graph:
             }
             for graph in (self, other)
         )
-        return 2 * len(own & others) > len(own | others)
+        return self.block == other.block and 2 * len(own & others) >= len(own | others)
 
 
 def crossings(cut: Cut, rounding: str) -> list[Crossing]:

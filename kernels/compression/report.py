@@ -30,7 +30,7 @@ class Report:
             )
         kinds: list[list[tuple[int, Graph]]] = []
         for numbered in enumerate(self.graphs, 1):
-            alike = next((kind for kind in kinds if _same_modules(kind[0][1], numbered[1])), None)
+            alike = next((kind for kind in kinds if kind[0][1].is_like(numbered[1])), None)
             if alike is None:
                 kinds.append([numbered])
             else:
@@ -59,12 +59,6 @@ def report(compiled: Callable[..., Any]) -> Report:
         )
     partitioners = dict.fromkeys(config["custom_partitioner_fn"] for config in settings)
     return Report(tuple(graph for partitioner in partitioners for graph in partitioner.graphs))
-
-
-def _same_modules(graph: Graph, other: Graph) -> bool:
-    """Whether most of what they save comes from the same operations: some tensors cross at some sizes only."""
-    own, others = ({(crossing.module, crossing.operation) for crossing in each.crossings} for each in (graph, other))
-    return 2 * len(own & others) > len(own | others)
 
 
 def _of_kind(kind: Sequence[tuple[int, Graph]]) -> Iterator[str]:

@@ -85,6 +85,9 @@ def decode_groups(
     if run is not torch.ops.actfit:  # sizes of fakes may be symbols
         if not minimum.numel() == scale.numel() == groups:
             raise ValueError(f"minimum and scale must have {groups} entries, got {len(minimum)} and {len(scale)}")
+        length = count if codes.dim() == 1 else plane_bytes(count)
+        if codes.dtype != torch.uint8 or codes.shape[-1] != length:
+            raise ValueError(f"codes must be uint8 of length {length}, got {codes.dtype} of {tuple(codes.shape)}")
         run = reference_codes if dtype == torch.float64 else run
     values: Tensor = run.decode_groups(codes, minimum, scale, group_size, count, dtype)
     return values

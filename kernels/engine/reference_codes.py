@@ -98,4 +98,4 @@ def _in_groups(flat: Tensor, group_size: int, dtype: torch.dtype) -> Tensor:
 def _loops_for(flat: Tensor) -> ModuleType | None:
     """`actfit.kernels.engine.neighbours`; None without Numba, elsewhere, or of a dtype that it does not know."""
     found = loops() if flat.is_cpu and flat.numel() else None
-    return found if found is not None and flat.dtype in found.DTYPES else None
+    return found if found is not None and flat.dtype in found.DTYPES and not flat.is_neg() else None

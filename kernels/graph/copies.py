@@ -88,3 +88,29 @@ def save_copies(forward: fx.Graph, backward: fx.Graph, outputs: int, changed: fr
         else:
             saved.append(node)
     save(forward, outputs, saved)
+
+
+def return_own(forward: fx.GraphModule, outputs: int) -> None:
+    """Let forward return copies of results that show memory of what it saves.
+
+    They may be changed in place, and of a view PyTorch would not see that the saved tensor changes with it.
+    """
+    (last,) = forward.graph.find_nodes(op="output")
+    results = list(last.args[0])
+    saved = {_shown(node) for node in results[outputs:] if isinstance(node, fx.Node)}
+    for place, node in enumerate(results[:outputs]):
+        if isinstance(node, fx.Node) and _shown(node) is not node and _shown(node) in saved:
+            with forward.graph.inserting_before(last):
+                results[place] = call(forward.graph, aten.clone.default, node)
+            results[place].meta |= origin(node)
+    if results != list(last.args[0]):
+        last.args = (type(last.args[0])(results),)
+        forward.recompile()
+
+
+def _shown(node: fx.Node) -> fx.Node:
+    """The node whose memory a view shows; inputs, of which PyTorch sees changes, show none."""
+    shown = node
+    while is_view(shown) or (shown.target is operator.getitem and is_view(shown.args[0])):
+        shown = shown.args[0]
+    return node if shown.op == "placeholder" else shown

@@ -166,7 +166,8 @@ class Engine:
         watch, shares = self.watch if self.planned else None, self.shares and not self.compiles
         kind = InductorPartitioner if self.compiles and generates else Partitioner
         again = name in self.recomputed
-        return kind(self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, again, shares)
+        given = self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, again, shares
+        return kind(*given, block=name)
 
     def method_of(self, name: str) -> EveryTensor | None:
         """The method for the saved tensors in a module; None: exact."""

@@ -17,7 +17,7 @@ from actfit.kernels.compression.forms import SMALLEST, Bits, Form, Whole
 from actfit.kernels.compression.layout import depends_on_data, layout_of
 from actfit.kernels.compression.nodes import arguments_of, is_drawn, is_product, tensors_of
 from actfit.kernels.graph.again import cut_again, run_again
-from actfit.kernels.graph.copies import changed_inputs, save_copies, without_copies, without_detours
+from actfit.kernels.graph.copies import changed_inputs, return_own, save_copies, without_copies, without_detours
 from actfit.kernels.graph.dropout import with_eager_dropout
 from actfit.kernels.graph.norms import (
     on_fixed_range,
@@ -73,6 +73,8 @@ class Partitioner:
         Whether backward runs forward again, from what the block is given.
     shares
         Whether exact results that another block saves are recomputed, where they can be, from what this one saves.
+    block
+        The first module of those that share the graphs; "": the whole model.
     smallest
         The least number of elements of a tensor with codes.
     """
@@ -85,6 +87,7 @@ class Partitioner:
     compiles: bool = False
     again: bool = False
     shares: bool = False
+    block: str = field(default="", kw_only=True)
     smallest: int = field(default=SMALLEST, init=False)
 
     def __call__(
@@ -127,7 +130,8 @@ class Partitioner:
             with_eager_dropout(forward.graph, backward.graph)  # once nothing asks any more which operations draw
         rounding = "nearest" if self.method is None else self.method.rounding
         self._write(forward, backward, cut, rounding)
-        self.graphs.append(Graph(tuple(crossings(cut, rounding))))
+        return_own(forward, outputs)
+        self.graphs.append(Graph(tuple(crossings(cut, rounding)), self.block))
         return forward, backward
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:

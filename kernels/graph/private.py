@@ -32,8 +32,9 @@ SETTINGS = {  # while graphs are made
 }
 THROUGH = (
     "a gradient of a gradient must go through modules that can run once more, but one that compress(...) captured"
-    " cannot: what it was given is kept in bits, or not at all, or it draws random numbers, changes buffers or ran"
-    " under autocast; call remove() of the handle, or compress only other modules, as compress(model.generator)"
+    " cannot: what it was given is kept in bits, no longer alive or changed since, or it draws random numbers, ran"
+    " under autocast or has a function of its own; call remove() of the handle, or compress only other modules, as"
+    " compress(model.generator)"
 )
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
@@ -135,8 +136,9 @@ def _called(stock: Callable[..., Any] | None, run: Callable[..., Any], materiali
         call = Call(stock, given) if stock is not None else None
         computed = [x for x in given if isinstance(x, Tensor) and not x.is_leaf]
         link = _Link.apply(*computed) if computed else None  # before the run, which may change them in place
+        since = private.sequence_number()
         results = run(*given)
-        for node in _new_nodes((*results, *given)):
+        for node in _nodes((*results, *given), since):
             node.set_materialize_grads(materialized)  # else it is None in backward
             node.link, node.call = link, call
             kind = node._forward_cls
@@ -148,18 +150,22 @@ def _called(stock: Callable[..., Any] | None, run: Callable[..., Any], materiali
     return called
 
 
-def _new_nodes(tensors: Iterable[Any]) -> Iterator[Any]:
+def _nodes(tensors: Iterable[Any], since: int) -> Iterator[Any]:
     """The node of a captured call behind its results, or behind what it changed in place; none if nothing wants one.
 
-    A call before it gave its node a link: one to the node itself would keep both for ever.
+    since: the number of the first node that the call may have made. Those before it are of others; one with a link to
+    itself would be kept for ever.
     """
-    for tensor in tensors:
-        node = tensor.grad_fn if isinstance(tensor, Tensor) else None
-        while node is not None and node.name() != "CompiledFunctionBackward":  # there are views before it
-            node = node.next_functions[0][0] if node.next_functions else None
-        if node is not None and not hasattr(node, "link"):
+    todo, seen = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)], set[Any]()
+    while todo:
+        node = todo.pop(0)
+        if node is None or node in seen or node._sequence_nr() < since:
+            continue
+        if node.name() == "CompiledFunctionBackward":
             yield node
             return
+        seen.add(node)
+        todo += [before for before, _ in node.next_functions]
 
 
 class _Link(torch.autograd.Function):

@@ -1,14 +1,16 @@
-"""Gradients of gradients of a captured call: by the captured operations themselves, as stock computes them.
+"""Gradients of gradients of a captured call, which runs once more where somebody builds a graph of backward.
 
-Where somebody builds a graph of backward (`create_graph`), the call runs once more, by PyTorch's own operations in
-eager mode, and autograd differentiates that, as often as is asked for. Of what the call was given only weak references
-are kept: weights live in the model, and what forward saves as it is lives with it. Where something is gone, as a tensor
-that is stored in a few bits, or was changed since, or where the call draws random numbers or ran under autocast, its
-gradients are differentiable once, and what differentiates them again is refused.
+With `create_graph` the captured operations run in eager mode, and autograd differentiates them, as often as is asked
+for. Of what the call was given only weak references are kept: weights live in the model, and what forward saves as it
+is lives with it. Where something is gone, as a tensor that is stored in a few bits, or was changed since (but through
+`.data`, which no tensor knows), or where the call draws random numbers, ran under autocast or calls an
+autograd.Function, whose saved tensors are not in the graph, gradients are differentiable once, and what differentiates
+them again is refused.
 """
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -30,15 +32,16 @@ class Call:
     def gradients(self, of_results: Sequence[Tensor | None], wanted: Sequence[bool]) -> Gradients | None:
         """Those of what was given, by those of the results, differentiable again; None: it cannot run once more.
 
-        wanted: which of the inputs get one.
+        wanted: which of the inputs get one, whatever is asked for.
         """
         given = [x() for x in self._given]
         if list(map(_version, given)) != self._versions:  # changed, or gone
             return None
-        inputs = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
-        is_in = {id(x) for x in inputs}
-        if [id(x) in is_in for x in given] != list(wanted) or len(is_in) < len(inputs):
+        if [isinstance(x, Tensor) and x.requires_grad for x in given] != list(wanted):
             return None  # PyTorch gives the graph something else than what it was given
+        # Of tensors of their own: one input may be made of another, and hooks run at the gradients that this gives.
+        given = [torch.ops.aten.alias.default(x) if wants else x for x, wants in zip(given, wanted, strict=True)]
+        inputs = [x for x, wants in zip(given, wanted, strict=True) if wants]
         with forked_random():
             results, draws = _observed(self._run, given)
         if draws or len(results) != len(of_results):
@@ -60,14 +63,24 @@ def _version(x: Any) -> int | None:
 
 
 def once_more(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any] | None:
-    """What runs the operations of a captured graph in eager mode; None: under autocast, which is over in backward."""
+    """What runs the operations of a captured graph in eager mode; None: that would not be what the call computed."""
     kinds = {x.device.type for x in inputs if isinstance(x, Tensor)}
-    if any(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) for kind in kinds):
+    kinds = {kind for kind in kinds if torch.amp.is_autocast_available(kind)}
+    parts = [part for part in graph.modules() if isinstance(part, fx.GraphModule)]
+    called = {str(node.target) for part in parts for node in part.graph.nodes}
+    if any(map(torch.is_autocast_enabled, kinds)) or any("autograd_function" in target for target in called):
         return None
     operations = copy.deepcopy(graph.graph)  # what is compiled next may change it
     for node in operations.nodes:
         node.meta = {}
-    run: Callable[..., Any] = fx.GraphModule(graph, operations)
+    module = fx.GraphModule(graph, operations)
+
+    def run(*given: Any) -> Any:
+        with ExitStack() as stack:  # backward may run under autocast, where forward did not
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return module(*given)
+
     return run
 
 

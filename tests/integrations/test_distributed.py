@@ -35,6 +35,7 @@ def by_ddp(options: dict[str, Any] | None) -> tuple[list[float], str]:
 def by_fsdp(options: dict[str, Any] | None, mesh: Any) -> Any:
     """The loss and the norm of the gradient, or the message of a refusal; a Trainer shards on GPUs only."""
     from torch.distributed.fsdp import fully_shard
+    from transformers import TrainerState
 
     model = model_of()
     for block in model.transformer.h:
@@ -43,7 +44,7 @@ def by_fsdp(options: dict[str, Any] | None, mesh: Any) -> Any:
     callback = callback_of(options)
     event = (
         SimpleNamespace(torch_compile=False, n_gpu=0, gradient_accumulation_steps=1, output_dir=sys.argv[2]),
-        SimpleNamespace(global_step=0, is_world_process_zero=True),
+        TrainerState(is_world_process_zero=True),
         None,
     )
     if callback is not None:

@@ -247,3 +247,13 @@ def test_ends_may_be_of_any_type_and_must_be_those_of_groups() -> None:
     assert torch.equal(got, expected)
     with pytest.raises(ValueError, match=r"^minimum and scale must have 4 entries, got 3 and 4$"):
         torch.ops.actfit.decode_groups(codes, minimum[:3], scale, 64, 200, torch.float32)
+    for wrong in (codes[:199], codes.long()):
+        with pytest.raises(ValueError, match=r"^codes must be uint8 of length 200, got torch\."):
+            torch.ops.actfit.decode_groups(wrong, minimum, scale, 64, 200, torch.float32)
+
+
+def test_negated_views_are_encoded_as_they_are_read() -> None:
+    x = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    negated = torch._neg_view(x)
+    for made, expected in zip(ops.encode_groups(negated, None, 64, 4), ops.encode_groups(-x, None, 64, 4), strict=True):
+        assert torch.equal(made, expected)

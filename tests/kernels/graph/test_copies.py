@@ -6,6 +6,7 @@ from torch import Tensor, fx, nn
 
 from actfit import compress
 from actfit.kernels.graph.copies import without_copies, without_detours
+from tests.kernels.graph.nets import assert_same, batch, pair
 from tests.kernels.saved import bytes_in_graph
 
 aten = torch.ops.aten
@@ -59,6 +60,46 @@ def test_a_copy_of_an_input_stays() -> None:
         node.meta["val"] = torch.empty(4, 4)
     without_copies(graph)
     assert graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+class Shows(nn.Module):
+    """Gives back a view of what it saves for backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).exp().t()
+
+
+def test_results_that_are_views_may_be_changed_in_place() -> None:
+    """Stock raises an error, as it saved what the view shows; a copy changes nothing that is saved."""
+    stock, ours, _ = pair(Shows())
+    changed = ours(batch(64)).mul_(2)
+    changed.square().sum().backward()
+    stock(batch(64)).mul(2).square().sum().backward()
+    assert_same(ours, stock)
+
+
+def test_a_block_that_changes_what_it_is_given() -> None:
+    class Scales(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.by = nn.Parameter(torch.ones(64))
+
+        def forward(self, x: Tensor) -> None:
+            x.mul_(self.by.exp())
+
+    of_each = []
+    for model in pair(Scales())[:2]:
+        x = batch() * model.by
+        model(x)
+        loss = x.square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        of_each.append(model.by.grad)
+    assert torch.equal(*of_each)
 
 
 def test_dropout_of_nothing_changes_nothing() -> None:

@@ -115,6 +115,21 @@ def test_a_batch_too_small_for_codes_changes_no_later_one() -> None:
     assert saved_bytes(ours, batch(80), fake=False).total < expected
 
 
+def test_blocks_of_two_kinds_have_a_table_each() -> None:
+    """Whose operations and sizes are the same."""
+
+    class Other(Block):
+        pass
+
+    model = nn.Sequential(Block(), Block(), Other(), Other())
+    handle = compress(model)
+    model(batch()).sum().backward()
+    assert [line.split(":")[0] for line in str(handle).splitlines() if line.startswith("graph ")] == [
+        "graph 1",
+        "graph 3",
+    ]
+
+
 def test_the_handle_shows_the_largest_of_the_sizes() -> None:
     _, ours, handle = pair(net(layers=1))
     ours(batch(96)).sum().backward()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels.errors import KernelError
-from tests.kernels.graph.nets import assert_same, batch, net, pair
+from tests.kernels.graph.nets import assert_same, batch, loss_of, net, pair
 
 
 def penalty(model: nn.Module, x: Tensor) -> Tensor:
@@ -58,6 +58,81 @@ def test_exact_blocks_give_those_of_stock(loss: Callable[[nn.Module, Tensor], Te
         assert off(ours, stock) < ROUNDING
 
 
+class Beside(nn.Module):
+    """A block of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        made: Tensor = torch.tanh(self.inner(h)) * x
+        return made
+
+
+class Dependent(nn.Module):
+    """One input of a block is made of the other, as by a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Beside(), Beside()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 2
+        for block in self.blocks:
+            x = block(h, h.sin() + x)
+        return x
+
+
+@LOSSES
+def test_inputs_of_which_one_is_made_of_another(loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    stock, ours, _ = pair(Dependent())
+    of_each = [loss(model, batch()) for model in (stock, ours)]
+    torch.testing.assert_close(*of_each)
+    for made in of_each:
+        made.backward()
+    assert off(ours, stock) < ROUNDING
+
+
+def test_hooks_of_weights_are_called_once() -> None:
+    calls = []
+    _, ours, _ = pair()
+    ours[0].up.weight.register_hook(calls.append)
+    torch.autograd.grad(loss_of(ours), list(ours.parameters()), create_graph=True)
+    assert len(calls) == 1
+
+
+def test_autocast_of_the_gradient_alone() -> None:
+    """Forward did not run under it, and does not when it runs once more."""
+    of_each = []
+    for model in pair()[:2]:
+        x = batch().requires_grad_()
+        loss = model(x).square().sum()
+        with torch.autocast("cpu", torch.bfloat16):
+            of_each.append(torch.autograd.grad(loss, x, create_graph=True)[0])
+    assert torch.equal(*of_each)
+
+
+def test_after_a_function_that_somebody_else_compiled() -> None:
+    """Its node stays as it is: the block between, of whose results none has a gradient, has none of its own."""
+    _, ours, _ = pair(nn.Sequential(Picks(), Picks()))
+    compiled = torch.compile(lambda x: (x.sin(), x.cos()), backend="aot_eager")
+    x = batch().requires_grad_()
+    sine, _ = compiled(x)
+    ours(sine)
+    sine.sum().backward()
+    assert torch.equal(x.grad, x.cos())
+
+
+class Picks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).argmax(-1, keepdim=True) * torch.ones(64)
+
+
 def test_three_times() -> None:
     stock, ours, _ = pair(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)))
     of_each = []
@@ -88,12 +163,33 @@ def under_autocast(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
     return stock, ours
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+class WithFunction(Beside):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        made: Tensor = Doubled.apply(self.inner(x).tanh())
+        return made
+
+
+def with_functions(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    return pair(nn.Sequential(WithFunction(), WithFunction()))[:2]
+
+
 def with_batch_norms(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
     return pair(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.GELU()))[:2]
 
 
 @LOSSES
-@pytest.mark.parametrize("made", [with_bits, with_dropout, with_batch_norms, under_autocast])
+@pytest.mark.parametrize("made", [with_bits, with_dropout, with_batch_norms, with_functions, under_autocast])
 def test_refused_with_the_way_out(made: Any, loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
     _, ours = made(net(), batch())
     with pytest.raises(KernelError, match=r"a gradient of a gradient must go through .* call remove\(\) of the handle"):
