@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actfit import compress
+from actfit import KernelError, compress
 from tests.kernels.graph.conformance import equal, outcome
 
 pytestmark = pytest.mark.slow
@@ -122,3 +122,36 @@ def test_exact_bit_for_bit_and_with_bits(operations: list[Operation], both: bool
         assert [a is None for a in got.gradients] == [b is None for b in expected.gradients]
         assert bits or expected.results[0].isnan() or equal(got.gradients, expected.gradients)
         assert not handle.stock
+
+
+def twice(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """The gradient of the squared norm of the gradient."""
+    wanted = [x, *model.parameters()]
+    gradients = torch.autograd.grad(model(x), wanted, create_graph=True, allow_unused=True)
+    norm = torch.stack([gradient.square().sum() for gradient in gradients if gradient is not None]).sum()
+    again = torch.autograd.grad(norm, wanted, allow_unused=True)
+    return [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(wanted, again, strict=True)]
+
+
+@settings(max_examples=12, deadline=None)
+@given(OPERATIONS, st.booleans())
+def test_gradients_of_gradients_are_those_of_stock_or_refused(operations: list[Operation], both: bool) -> None:
+    """In float64: other orders of sums are all that may differ, by far less than this bound."""
+    assume(not {"dropout", "batch norm", "attention"} & {name for name, *_ in operations})
+    torch.manual_seed(0)
+    model, x = Blocks(operations, both).double(), torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    try:
+        expected = twice(model, x)
+    except RuntimeError:  # nothing of the gradient depends on anything
+        assume(False)
+    ours = copy.deepcopy(model)
+    compress(ours)
+    try:
+        got = twice(ours, x)
+    except KernelError:  # of which tests/kernels/graph/test_twice.py has the reasons
+        return
+    off, size = (
+        torch.cat([part.flatten() for part in parts]).norm()
+        for parts in ([a - b for a, b in zip(got, expected, strict=True)], expected)
+    )
+    assert off <= 1e-10 * size
