@@ -138,20 +138,21 @@ def _called(stock: Callable[..., Any] | None, run: Callable[..., Any], materiali
         link = _Link.apply(*computed) if computed else None  # before the run, which may change them in place
         since = private.sequence_number()
         results = run(*given)
-        for node in _nodes((*results, *given), since):
+        node = _node_behind((*results, *given), since)
+        if node is not None:
             node.set_materialize_grads(materialized)  # else it is None in backward
             node.link, node.call = link, call
             kind = node._forward_cls
             kind.metadata.bw_donated_idxs = []  # else retain_graph is refused later
-            if not hasattr(kind, "twice"):
-                kind.twice, kind.backward = kind.backward, staticmethod(_backward)
+            if (own := kind.backward) is not _backward:  # so that two threads do no harm
+                kind.twice, kind.backward = own, staticmethod(_backward)
         return results
 
     return called
 
 
-def _nodes(tensors: Iterable[Any], since: int) -> Iterator[Any]:
-    """The node of a captured call behind its results, or behind what it changed in place; none if nothing wants one.
+def _node_behind(tensors: Iterable[Any], since: int) -> Any:
+    """The node of a captured call behind its results, or behind what it changed in place; None if nothing wants one.
 
     since: the number of the first node that the call may have made. Those before it are of others; one with a link to
     itself would be kept for ever.
@@ -162,10 +163,10 @@ def _nodes(tensors: Iterable[Any], since: int) -> Iterator[Any]:
         if node is None or node in seen or node._sequence_nr() < since:
             continue
         if node.name() == "CompiledFunctionBackward":
-            yield node
-            return
+            return node
         seen.add(node)
         todo += [before for before, _ in node.next_functions]
+    return None
 
 
 class _Link(torch.autograd.Function):
