@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.compiled import is_captured, settings_with_codes
-from actfit.kernels.memory.isolated import on_copies
+from actfit.kernels.memory.isolated import noting_writes, on_copies
 from actfit.kernels.methods.stock import Stock
 from actfit.kernels.modules import Activation
 from actfit.kernels.text import percent, table
@@ -102,7 +102,7 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     weights, may_draw = list(named.values()), _draws_as_eager_mode(model)
     with torch.enable_grad():
-        with on_copies(model), torch.compiler.set_stance("force_eager"):
+        with on_copies(model), torch.compiler.set_stance("force_eager"), noting_writes(model) as written:
             for module in _changed(model):
                 _make_stock(module)
             before = _random_states()
@@ -112,7 +112,7 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
                     "loss must draw no random numbers, as compiled code draws others than eager mode, got some drawn; "
                     "turn dropout off, draw noise before, or compile with fallback_random=True and nearest rounding"
                 )
-        with on_copies(model), torch.compiler.set_stance("default"):
+        with on_copies(model, written), torch.compiler.set_stance("default"):
             coded = _gradient(loss(model), weights)
     return _compared([name.replace("_orig_mod.", "") for name in named], coded, exact)
 

@@ -5,7 +5,7 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import _lru_cache_wrapper
 from typing import Any
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from actfit.kernels import private
+from actfit.kernels.memory.storages import operand_storages, storages
+from actfit.kernels.modes import DispatchMode
 
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
@@ -46,13 +48,49 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
                 vars(module).clear()
 
 
+class _Writes(DispatchMode):
+    """Notes in `before` the numbers of parameters that operations write to while it is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.before: dict[nn.Parameter, Tensor] = {}
+        self._of = {storage._cdata: p for p in model.parameters() for storage in storages(p)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        schema, kwargs = getattr(func, "_schema", None), kwargs or {}
+        if schema is not None and schema.is_mutable:
+            given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+            written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+            for storage in operand_storages([given.get(name) for name in written]):
+                if (p := self._of.get(storage._cdata)) is not None and p not in self.before:
+                    self.before[p] = p.detach().clone()
+        return func(*args, **kwargs)
+
+
+def _restore(before: Mapping[nn.Parameter, Tensor]) -> None:
+    for p, numbers in before.items():
+        p.data.copy_(numbers)
+
+
 @contextmanager
-def on_copies(model: nn.Module) -> Iterator[None]:
+def noting_writes(model: nn.Module) -> Iterator[Mapping[nn.Parameter, Tensor]]:
+    """Gives parameters that forward writes to, as codebooks, with the numbers that they had and get back afterwards."""
+    writes = _Writes(model)
+    try:
+        with writes:
+            yield writes.before
+    finally:
+        _restore(writes.before)
+
+
+@contextmanager
+def on_copies(model: nn.Module, written: Iterable[nn.Parameter] = ()) -> Iterator[None]:
     """Runs a model with its own parameters and copies of its buffers.
 
-    Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there.
+    Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there; and the
+    numbers of parameters that it is known to write to.
     """
     copies: dict[int, Tensor] = {}
+    before = {p: p.detach().clone() for p in written}
     states = []
     for module in _plain(model):
         attributes = vars(module)
@@ -65,9 +103,10 @@ def on_copies(model: nn.Module) -> Iterator[None]:
                         attributes["_buffers"][name] = copies.setdefault(id(buffer), buffer.detach().clone())
             yield
     finally:
-        for attributes, before, containers in states:
+        _restore(before)
+        for attributes, own, containers in states:
             attributes.clear()
-            attributes.update(before)
+            attributes.update(own)
             for name, members in containers.items():
                 attributes[name].clear()
                 attributes[name].update(members)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from actfit.kernels.planning.budget import GOALS, Goal
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.planning.planner import plan_of
 from actfit.kernels.planning.safety import Bound, check_bound
-from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, in_training
+from actfit.kernels.planning.task import PASSES, SAMPLES, StandIn, Task, written_by
 from actfit.kernels.planning.training import Optimizer
 
 
@@ -169,9 +170,9 @@ def _check_batch(task: Task) -> None:
         if task.loss is not None:
             task.loss(output) if targets is None else task.loss(output, targets)
 
+    samples = enough(model, (task.call, task.targets), task.samples)
     try:
-        with in_training(model), torch.enable_grad():
-            on_samples(task.call, task.targets, enough(model, (task.call, task.targets), task.samples), False, run)
+        task.written[:] = written_by(model, partial(on_samples, task.call, task.targets, samples, False, run))
     except KernelError:
         raise
     except (MemoryError, torch.OutOfMemoryError):  # a plan may need less

@@ -66,7 +66,7 @@ def measure(task: Task, blocks: Blocks) -> Prices:
         **({AGAIN: task.changed(BlockWays(blocks, exact=True))} if blocks else {}),
     }
     try:
-        with in_training(task.model):
+        with in_training(task.model, task.written):
             first = on_samples(task.call, task.targets, SAMPLES, False, partial(_seconds, task, (), stock, 1))
             step = min(first[STOCK])
             share = min(_fitting(task), few * ENOUGH / step)

@@ -8,6 +8,7 @@ A plan's bound on the error is the user's, or what rounding to the dtype in trai
 import copy
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from math import hypot, inf, isnan
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from actfit.kernels.methods.every_tensor import SMALLEST, EveryTensor
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.batches import ELEMENTS, Call, on_samples
 from actfit.kernels.planning.sensitivity import Bits, Gradients, Trials, like_site
-from actfit.kernels.planning.task import SAMPLES, in_training
+from actfit.kernels.planning.task import SAMPLES, in_training, written_by
 
 Bound = float | Literal["dtype"]
 # Of the coarsest dtype: what rounding any change of a gradient anew comes to in networks of bfloat16, .3 % to 1.1 %,
@@ -173,6 +174,9 @@ def check_model(
         bits = {site: None if (at := method.at(site)) is None else at.bits for site in gradients.sites}
         return checked(gradients, bits, planned)
 
+    def forward(call: Call, *_: Any) -> None:
+        copied(*call.args, **call.kwargs)
+
     try:
         # With the same tensors: what forward stores in lists and objects stays in the copy.
         copied = copy.deepcopy(model, {id(x): x for x in (*model.parameters(), *model.buffers())})
@@ -183,7 +187,8 @@ def check_model(
         for module in copied.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
                 module.register_forward_pre_hook(_check_elements)
-        with in_training(copied):
+        written = written_by(copied, partial(on_samples, call, None, SAMPLES, False, forward))
+        with in_training(copied, written):
             return on_samples(call, targets, SAMPLES, False, measured)
     except Exception as error:  # of any kind, as the model or the loss raises it
         return Checked(note=f"as the model cannot run so: {line(error)}")

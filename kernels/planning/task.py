@@ -1,7 +1,7 @@
 """What planning needs to know of a model with some blocks computed again in backward: bytes of a step, and errors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ from torch import nn
 from actfit.coefficients.progress import silent
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.isolated import on_copies, train
+from actfit.kernels.memory.isolated import noting_writes, on_copies, train
 from actfit.kernels.memory.measure import trial
 from actfit.kernels.memory.step import Living, Loss, check_loss, run_step
 from actfit.kernels.methods.every_tensor import MIN_GROUP, SMALLEST
@@ -60,6 +60,7 @@ class Task(ABC):
         default_factory=dict, repr=False
     )
     planned_on: list[Exact] = field(default_factory=list, repr=False)  # the last gradient that errors were measured of
+    written: list[nn.Parameter] = field(default_factory=list, repr=False)  # by forward, as is seen when it first runs
     _engines: dict[Any, Any] = field(default_factory=dict, repr=False)  # of trials
     _samples: list[int | None] = field(default_factory=list, repr=False)  # the numbers tried; None: all
 
@@ -179,7 +180,7 @@ class Task(ABC):
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
-        with in_training(model):
+        with in_training(model, self.written):
 
             def gradients_of(call: Call, targets: Any, share: float) -> tuple[Gradients, float]:
                 smallest = int(SMALLEST * share) if self.stand_in is None else MIN_GROUP
@@ -212,12 +213,19 @@ class Task(ABC):
 
 
 @contextmanager
-def in_training(model: nn.Module) -> Iterator[None]:
-    """Runs a model in eager and training mode, and leaves it as it was."""
-    with on_copies(model), torch.compiler.set_stance("force_eager"):
+def in_training(model: nn.Module, written: Iterable[nn.Parameter] = ()) -> Iterator[None]:
+    """Runs a model in eager and training mode, and leaves it as it was; `written`: as of `on_copies`."""
+    with on_copies(model, written), torch.compiler.set_stance("force_eager"):
         if not model.training:
             train(model)
         yield
+
+
+def written_by(model: nn.Module, run: Callable[[], object]) -> list[nn.Parameter]:
+    """The weights that the model's forward writes to in this run of it; they get back the numbers that they had."""
+    with in_training(model), torch.enable_grad(), noting_writes(model) as before:
+        run()
+    return list(before)
 
 
 def not_compiled(model: nn.Module) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actfit import KernelError, compress, front, make_plan, saved_bytes
+from actfit import KernelError, compress, front, gradient_error, make_plan, saved_bytes
 from actfit.kernels.graph.planning import CapturedTask
 from actfit.kernels.memory.step import peak_bytes
 from actfit.kernels.planning.batches import Call, call_of, part
@@ -87,6 +87,36 @@ def test_modes_random_numbers_and_buffers_stay() -> None:
     assert not model.training
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
+
+
+class Codebook(nn.Module):
+    """Moves its entries towards what it is given, in each call, as VQ-VAEs do."""
+
+    def __init__(self, by_data: bool) -> None:
+        super().__init__()
+        self.entries, self.by_data = nn.Parameter(torch.randn(16, 64), requires_grad=False), by_data
+        self.layers = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layers(x) + self.entries[(x @ self.entries.t()).argmax(-1)]
+        if self.by_data:
+            self.entries.data.lerp_(x.detach().mean(0), 0.1)
+        else:
+            with torch.no_grad():
+                self.entries.mul_(0.9).add_(0.1 * x.mean(0))
+        return made
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_weights_that_forward_writes_to_stay(by_data: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Codebook(by_data) for _ in range(2)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = torch.randn(128, 64)
+    make_plan(model, batch, 0.5)
+    compress(model, bits=8, inputs=batch)
+    gradient_error(model, lambda model: model(batch).square().mean())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 class InPlace(nn.Module):
