@@ -11,7 +11,7 @@ from torch import nn
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
-from actfit.kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
+from actfit.kernels.memory.isolated import forget_fakes, noting_writes, on_copies, on_fakes, train
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.recorder import Births, Recorder
 from actfit.kernels.memory.saved import Saved
@@ -142,7 +142,7 @@ def trial(
                 ) from error
     if any(map(is_captured, model.modules())):
         return saved_by_compiled(model, args, kwargs)  # its graphs run in no mode that makes no fake tensors
-    with on_copies(model):
+    with on_copies(model), noting_writes(model):
         if training:
             train(model)
         return _recorded(model, args, kwargs, within)[0]

@@ -113,6 +113,7 @@ def test_weights_that_forward_writes_to_stay(by_data: bool) -> None:
     model = nn.Sequential(*(Codebook(by_data) for _ in range(2)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batch = torch.randn(128, 64)
+    saved_bytes(model, batch, fake=False)
     make_plan(model, batch, 0.5)
     compress(model, bits=8, inputs=batch)
     gradient_error(model, lambda model: model(batch).square().mean())
