@@ -6,7 +6,7 @@ from torch import Tensor, fx, nn
 
 from actfit import compress
 from actfit.kernels.graph.copies import without_copies, without_detours
-from tests.kernels.graph.nets import assert_same, batch, pair
+from tests.kernels.graph.nets import batch, pair
 from tests.kernels.saved import bytes_in_graph
 
 aten = torch.ops.aten
@@ -79,7 +79,8 @@ def test_results_that_are_views_may_be_changed_in_place() -> None:
     changed = ours(batch(64)).mul_(2)
     changed.square().sum().backward()
     stock(batch(64)).mul(2).square().sum().backward()
-    assert_same(ours, stock)
+    for p, q in zip(ours.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)  # torch 2.9 sums a bias's gradient in another order
 
 
 def test_a_block_that_changes_what_it_is_given() -> None:
