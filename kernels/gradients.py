@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.compiled import is_captured, settings_with_codes
-from actfit.kernels.memory.isolated import noting_writes, on_copies
+from actfit.kernels.memory.isolated import noting_writes, on_copies, random_states
 from actfit.kernels.methods.stock import Stock
 from actfit.kernels.modules import Activation
 from actfit.kernels.text import percent, table
@@ -105,9 +105,9 @@ def gradient_error(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gra
         with on_copies(model), torch.compiler.set_stance("force_eager"), noting_writes(model) as written:
             for module in _changed(model):
                 _make_stock(module)
-            before = _random_states()
+            before = random_states()
             exact = _gradient(loss(model), weights)
-            if not may_draw and not all(map(torch.equal, before, _random_states())):
+            if not may_draw and not all(map(torch.equal, before, random_states())):
                 raise KernelError(
                     "loss must draw no random numbers, as compiled code draws others than eager mode, got some drawn; "
                     "turn dropout off, draw noise before, or compile with fallback_random=True and nearest rounding"
@@ -172,10 +172,6 @@ def _gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor | None]:
     if all(gradient is None for gradient in gradients):
         raise KernelError("loss must depend on parameters of the model that it is given, got a number that does not")
     return list(gradients)
-
-
-def _random_states() -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
 def _compared(names: Sequence[str], coded: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> GradientError:

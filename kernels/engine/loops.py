@@ -22,6 +22,8 @@ from actfit.kernels.engine.codes import LEAST_STEP
 Floats = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.signedinteger]  # bits of numbers: int32 of float32, int16 of bfloat16
+# Elements of a group and of a block, bits, the address of codes, bytes of a plane, addresses of minima and scales.
+Coded = tuple[int, int, int, int, int, int, int]
 
 # Eight codes are one number of 64 bits, as in `actfit.kernels.engine.planes`.
 ONES, GATHER, TOP_BYTE = np.uint64(0x0101010101010101), np.uint64(0x0102040810204080), np.uint64(56)
@@ -32,31 +34,15 @@ NAN, LOWER_HALF, UPPER = np.int32(0x7FC00000), np.int32(0xFFFF), np.int32(16)
 UNIT, LEAST = np.float32(1), np.float32(LEAST_STEP)
 
 
-def _encode_at(
-    itemsize: int,
-    x: int,
-    noise: int,
-    noises: int,
-    group_size: int,
-    block: int,
-    bits: int,
-    codes: int,
-    plane: int,
-    minimum: int,
-    scale: int,
-    start: int,
-    stop: int,
-) -> None:
+def _encode_at(itemsize: int, x: int, noise: int, noises: int, coded: Coded, start: int, stop: int) -> None:
     """Encode numbers from `start` to `stop`, where a block begins.
 
-    itemsize: 4, of float32, or 2, of bfloat16. x, noise, codes, minimum, scale: addresses. noises: as many as numbers,
-    or 1. plane: bytes of one.
+    itemsize: 4, of float32, or 2, of bfloat16. x, noise: addresses. noises: as many as numbers, or 1.
     """
-    first, last = start // group_size, -(-stop // group_size)
+    group_size, block, bits = coded[:3]
+    planes, low, step = _arrays(coded, start, stop)
     of_own = carray(_memory(noise), noises, np.float32)
     of_own = of_own if noises == 1 else of_own[start:stop]
-    planes = carray(_memory(codes), (1 if bits == 8 else bits, plane), np.uint8)
-    low, step = carray(_memory(minimum), last, np.int16)[first:], carray(_memory(scale), last, np.int16)[first:]
     if itemsize == 4:
         own = carray(_memory(x), stop, np.int32)[start:]
         _encode(own, of_own, group_size, block, bits, planes, start // 8, low, step)
@@ -65,29 +51,25 @@ def _encode_at(
         _encode(own_halves, of_own, group_size, block, bits, planes, start // 8, low, step)
 
 
-def _decode_at(
-    itemsize: int,
-    values: int,
-    group_size: int,
-    block: int,
-    bits: int,
-    codes: int,
-    plane: int,
-    minimum: int,
-    scale: int,
-    start: int,
-    stop: int,
-) -> None:
+def _decode_at(itemsize: int, values: int, coded: Coded, start: int, stop: int) -> None:
     """The reverse of `_encode_at`."""
-    first, last = start // group_size, -(-stop // group_size)
-    planes = carray(_memory(codes), (1 if bits == 8 else bits, plane), np.uint8)
-    low, step = carray(_memory(minimum), last, np.int16)[first:], carray(_memory(scale), last, np.int16)[first:]
+    group_size, block, bits = coded[:3]
+    planes, low, step = _arrays(coded, start, stop)
     if itemsize == 4:
         made = carray(_memory(values), stop, np.int32)[start:]
         _decode(planes, bits, step, low, group_size, block, start // 8, made)
     else:
         made_halves = carray(_memory(values), stop, np.int16)[start:]
         _decode(planes, bits, step, low, group_size, block, start // 8, made_halves)
+
+
+def _arrays_of(coded: Coded, start: int, stop: int) -> tuple[Bytes, Words, Words]:
+    """All planes, and the minima and scales of the groups from `start` to `stop`."""
+    group_size, _, bits, codes, plane, minimum, scale = coded
+    first, last = start // group_size, -(-stop // group_size)
+    planes = carray(_memory(codes), (1 if bits == 8 else bits, plane), np.uint8)
+    low, step = carray(_memory(minimum), last, np.int16), carray(_memory(scale), last, np.int16)
+    return planes, low[first:], step[first:]
 
 
 def _memory_at(typing: Any, address: Any) -> Any:
@@ -232,5 +214,6 @@ def _take_codes(planes: Bytes, first: int, codes: Bytes, held: int) -> None:
 _put, _take = compiled(_put_codes, nogil=True), compiled(_take_codes, nogil=True)
 _up = compiled(_rounded_up, nogil=True)
 _encode, _decode = compiled(_encode_loop, nogil=True), compiled(_decode_loop, nogil=True)
+_arrays = compiled(_arrays_of, nogil=True)
 encode, decode = compiled(_encode_at, nogil=True), compiled(_decode_at, nogil=True)
 put_table_codes = compiled(_code_loop, nogil=True)

@@ -27,21 +27,19 @@ LEAST = 1 << 18  # elements that are worth a thread, which takes some 50 us to b
 
 def encode_groups(flat: Tensor, noise: Tensor | None, group_size: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, minima and scales of contiguous float32 or bfloat16; `noise` float32, None: to the nearest."""
-    count, block = flat.numel(), _block_of(group_size)
+    count = flat.numel()
     codes, minimum = room_for(flat, bits), flat.new_empty(-(-count // group_size), dtype=torch.bfloat16)
     scale = torch.empty_like(minimum)
     added, numbers = (AT_HALF, 1) if noise is None else (noise.data_ptr(), count)
-    given = flat.itemsize, flat.data_ptr(), added, numbers
-    made = codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
-    in_threads(count, block, partial(loops.encode, *given, group_size, block, bits, *made))
+    coded = _coded(codes, minimum, scale, group_size, bits)
+    in_threads(count, coded[1], partial(loops.encode, flat.itemsize, flat.data_ptr(), added, numbers, coded))
     return codes, minimum, scale
 
 
 def decode(codes: Tensor, scale: Tensor, minimum: Tensor, flat: Tensor, group_size: int) -> None:
     """Write code * scale + minimum into `flat`, float32 or bfloat16; vectors: bfloat16 [groups]. All are contiguous."""
-    block, made = _block_of(group_size), (flat.itemsize, flat.data_ptr())
-    given = codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
-    in_threads(flat.numel(), block, partial(loops.decode, *made, group_size, block, bits_of(codes), *given))
+    coded = _coded(codes, minimum, scale, group_size, bits_of(codes))
+    in_threads(flat.numel(), coded[1], partial(loops.decode, flat.itemsize, flat.data_ptr(), coded))
 
 
 def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits: int) -> Tensor:
@@ -58,9 +56,10 @@ def table_codes(x: Tensor, borders: Sequence[float], codes: Sequence[int], bits:
     return planes
 
 
-def _block_of(group_size: int) -> int:
-    """Elements that are packed at once: whole groups, and so whole bytes."""
-    return group_size * max(1, BLOCK // group_size)
+def _coded(codes: Tensor, minimum: Tensor, scale: Tensor, group_size: int, bits: int) -> loops.Coded:
+    """Blocks, which are packed at once, have whole groups, and so whole bytes."""
+    block = group_size * max(1, BLOCK // group_size)
+    return group_size, block, bits, codes.data_ptr(), codes.shape[-1], minimum.data_ptr(), scale.data_ptr()
 
 
 def in_threads(count: int, block: int, run: Callable[[int, int], None]) -> None:

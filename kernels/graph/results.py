@@ -19,6 +19,7 @@ from actfit.kernels.compression.layout import hint
 from actfit.kernels.compression.nodes import is_floating_point, is_product, is_pure, walk_back
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.execute import Run, execute
+from actfit.kernels.graph.held import Held, version
 from actfit.kernels.graph.norms import by_statistics_of_the_batch
 
 SHARING = "sharing"  # a key of what goes with a graph
@@ -56,25 +57,23 @@ class Result:
     """
 
     def __init__(self, y: Tensor, run: Run, sources: list[Any]) -> None:
-        self._run, self._y, self._state = run, private.TensorWeakRef(y), _state(y)
-        self._sources = [private.TensorWeakRef(x) if isinstance(x, Tensor) else (lambda x=x: x) for x in sources]
-        self._states = [_state(x) for x in sources]
+        self._run, self._y, self._sources = run, Held([y], _state), Held(sources, _state)
         self.depth = 1 + max((x.result.depth for x in sources if hasattr(x, "result")), default=0)
 
     def placeholder(self) -> Tensor | None:
         """What is saved in its place, and holds what it is computed from; None: it must be saved itself."""
-        y, sources = self._y(), [source() for source in self._sources]
-        if self.depth > DEPTH or _state(y) != self._state or [_state(x) for x in sources] != self._states:
+        (y,), sources = self._y.values(), self._sources.values()
+        if self.depth > DEPTH or not self._y.are_as_before([y]) or not self._sources.are_as_before(sources):
             return None
         empty: Any = y.new_empty(0)
         empty.result, empty.recompute = self, partial(self._recompute, sources)
         return empty
 
     def _recompute(self, sources: list[Any]) -> Tensor:
-        y = self._y()
-        if y is not None and _state(y) == self._state:  # somebody holds it
+        (y,) = self._y.values()
+        if self._y.are_as_before([y]):  # somebody holds it
             return y.detach()
-        if [_state(x) for x in sources] != self._states:
+        if not self._sources.are_as_before(sources):
             raise KernelError(
                 "inputs and weights of a compressed block must not be changed in place before backward, which reads"
                 " them; change clones, or call remove() of the model's handle"
@@ -88,7 +87,7 @@ def _state(x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     place = None if private.is_fake(x) else x.data_ptr()  # the numbers of `x.data = other` lie elsewhere
-    return 0 if x.is_inference() else x._version, place, x.untyped_storage().nbytes()
+    return version(x), place, x.untyped_storage().nbytes()
 
 
 def _plain(x: Any) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from actfit.kernels import private
-from actfit.kernels.memory.isolated import forked_random
+from actfit.kernels.graph.held import Held, version
+from actfit.kernels.memory.isolated import forked_random, random_states
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -26,16 +26,15 @@ class Call:
     """What one call was given, held weakly; `gradients` runs it once more."""
 
     def __init__(self, run: Callable[..., Any], given: Sequence[Any]) -> None:
-        self._run, self._versions = run, list(map(_version, given))
-        self._given = [private.TensorWeakRef(x) if isinstance(x, Tensor) else (lambda x=x: x) for x in given]
+        self._run, self._given = run, Held(given, version)
 
     def gradients(self, of_results: Sequence[Tensor | None], wanted: Sequence[bool]) -> Gradients | None:
         """Those of what was given, by those of the results, differentiable again; None: it cannot run once more.
 
         wanted: which of the inputs get one, whatever is asked for.
         """
-        given = [x() for x in self._given]
-        if list(map(_version, given)) != self._versions:  # changed, or gone
+        given = self._given.values()
+        if not self._given.are_as_before(given):
             return None
         if [isinstance(x, Tensor) and x.requires_grad for x in given] != list(wanted):
             return None  # PyTorch gives the graph something else than what it was given
@@ -43,7 +42,9 @@ class Call:
         given = [torch.ops.aten.alias.default(x) if wants else x for x, wants in zip(given, wanted, strict=True)]
         inputs = [x for x, wants in zip(given, wanted, strict=True) if wants]
         with forked_random():
-            results, draws = _observed(self._run, given)
+            before = random_states()
+            results = self._run(*given)
+            draws = not all(map(torch.equal, before, random_states()))
         if draws or len(results) != len(of_results):
             return None
         pairs = [
@@ -54,12 +55,6 @@ class Call:
         outputs, outer = zip(*pairs, strict=True) if pairs else ((), ())
         inner = iter(torch.autograd.grad(outputs, inputs, outer, create_graph=True, allow_unused=True))
         return tuple(next(inner) if wants else None for wants in wanted)
-
-
-def _version(x: Any) -> int | None:
-    if not isinstance(x, Tensor):
-        return None
-    return -1 if x.is_inference() else x._version
 
 
 def once_more(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any] | None:
@@ -79,19 +74,7 @@ def once_more(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
         with ExitStack() as stack:  # backward may run under autocast, where forward did not
             for kind in kinds:
                 stack.enter_context(torch.autocast(kind, enabled=False))
-            return module(*given)
+            results = module(*given)
+        return results if isinstance(results, tuple | list) else (results,)
 
     return run
-
-
-def _observed(run: Callable[..., Any], given: Sequence[Any]) -> tuple[Sequence[Any], bool]:
-    """The results, and whether random numbers were drawn."""
-    before = _states(given)
-    results = run(*given)
-    drawn = any(not torch.equal(a, b) for a, b in zip(before, _states(given), strict=True))
-    return (results if isinstance(results, tuple | list) else (results,)), drawn
-
-
-def _states(given: Sequence[Any]) -> list[Tensor]:
-    devices = sorted({x.device.index for x in given if isinstance(x, Tensor) and x.is_cuda})
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in devices)]

@@ -119,6 +119,11 @@ def forked_random() -> AbstractContextManager[None]:
     return forked
 
 
+def random_states() -> list[Tensor]:
+    """The states of PyTorch's random numbers, on the CPU and on all GPUs in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
 def train(model: nn.Module) -> None:
     """Put all modules into training mode, without calling the model's own `train`, which may do more."""
     for module in model.modules():
