@@ -1,7 +1,7 @@
 """PyTorch's modes: leaving all that are active and entering them again; and a mode of ours, that sees operations."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
 
@@ -43,17 +43,14 @@ def _dispatching() -> Any:
 
 
 @contextmanager
-def without_dispatch_modes() -> Iterator[list[Any]]:
-    """Leaves all dispatch modes while it is entered; gives them, the innermost first.
-
-    PyTorch has flags besides, by which Dynamo of 2.9 captures nothing.
-    """
+def without_dispatch_modes() -> Iterator[None]:
+    """Leaves all dispatch modes while it is entered. PyTorch has flags besides, by which Dynamo captures nothing."""
     module = private.python_dispatch
     flags = {name: value for name, value in vars(module).items() if name.startswith("_is_in_") and value is True}
-    with private.disable_current_modes() as modes:
+    with private.disable_current_modes():
         vars(module).update(dict.fromkeys(flags, False))
         try:
-            yield modes
+            yield
         finally:
             vars(module).update(flags)
 
@@ -72,28 +69,17 @@ def without_function_modes() -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _entered(modes: Sequence[Any], push: Callable[[Any], Any], pop: Callable[[], Any]) -> Iterator[None]:
+def within_function_modes(modes: Sequence[Any]) -> Iterator[None]:
+    """Enters modes that `without_function_modes` gave."""
     for mode in modes:
-        push(mode)
+        private.push_function_mode(mode)
     try:
         yield
     finally:
         for _ in modes:
-            pop()
-
-
-def within_function_modes(modes: Sequence[Any]) -> AbstractContextManager[None]:
-    """Enters modes that `without_function_modes` gave."""
-    return _entered(modes, private.push_function_mode, private.pop_function_mode)
+            private.pop_function_mode()
 
 
 def fakes_are_made() -> bool:
     """Whether a FakeTensorMode is active."""
     return private.in_dispatch_mode() and any(isinstance(mode, private.FakeTensorMode) for mode in private.mode_stack())
-
-
-def within(modes: Sequence[Any]) -> AbstractContextManager[None]:
-    """Enters modes that `without_dispatch_modes` gave, as far as they are not entered again already."""
-    active = {id(mode) for mode in private.mode_stack()}
-    missing = [mode for mode in reversed(modes) if id(mode) not in active]
-    return _entered(missing, private.push_mode, private.pop_mode)

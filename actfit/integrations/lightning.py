@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
 
 from actfit.integrations.core import Compression, at_first_step, is_sharded
 from actfit.kernels.errors import KernelError, shown
-from actfit.kernels.graph.install import units
+from actfit.kernels.graph.units import units
 from actfit.kernels.planning.plan import Plan
 from actfit.kernels.private import is_compiled_module
 

@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -12,8 +12,13 @@ from torch import nn
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.engine import Engine, Unit
+from actfit.kernels.graph.frames import Breaks
+from actfit.kernels.graph.units import parts
 from actfit.kernels.head.logits import Logits
+from actfit.kernels.memory.saved import like
 from actfit.kernels.private import exporting, in_dispatch_mode, in_transform
+
+RECURRENT = "PyTorch's compiler captures no recurrent layers"
 
 
 class ScriptError(KernelError, AttributeError):
@@ -33,17 +38,25 @@ class Captured(Unit):
         Shared by all modules of the model.
     own
         A `forward` that the instance had already; None: that of its class.
+    is_part
+        Whether it is inside of another one, whose graphs take it in.
     """
 
-    runs_graphs = True
-
-    def __init__(self, module: nn.Module, name: str, engine: Engine, own: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        engine: Engine,
+        own: Callable[..., Any] | None = None,
+        is_part: bool = False,
+    ) -> None:
         super().__init__(name, own)
-        self._module, self.engine = weakref.ref(module), engine
+        self._module, self.engine, self.is_part = weakref.ref(module), engine, is_part
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self._stock(*args, **kwargs) if exporting() else _inside_compile(self, args, kwargs)
+            inlined = self.is_part or exporting()
+            return self._stock(*args, **kwargs) if inlined else _inside_compile(self, args, kwargs)
         return self._stock(*args, **kwargs) if torch.jit.is_tracing() else self.run(args, kwargs)
 
     @property
@@ -63,48 +76,96 @@ class Captured(Unit):
         return inspect.signature(self.own or type(self.module).forward.__get__(self.module))
 
     @property
+    def is_given_up(self) -> bool:  # type: ignore[override]
+        return self.name in self.engine.stock
+
+    @property
+    def runs_graphs(self) -> bool:
+        """Whether its calls run graphs, so that hooks and modes see none of the operations inside."""
+        return not self.is_given_up
+
+    @property
     def module(self) -> Any:
         """The module, which whoever calls it holds."""
         return self._module()
 
     def run(self, args: Any, kwargs: Any) -> Any:
         """Run the graphs, or stock."""
-        engine = self.engine
-        if not torch.is_grad_enabled() or self.name in engine.stock or in_transform() or self._lacks_sizes():
+        if not torch.is_grad_enabled() or self.is_given_up or in_transform() or self._lacks_sizes():
             return self._stock(*args, **kwargs)
         if any(isinstance(value, Logits) for value in (*args, *kwargs.values())):  # as a module for the loss gets
             return self._stock(*args, **kwargs)
         return self._by_graphs(*args, **kwargs)
 
     def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:
-        engine = self.engine
-        module, before = self.module, engine.runs
-        breaks = None if self.key in engine.entries else dict(private.counters["graph_break"])
+        engine, before = self.engine, self.engine.runs
+        breaks = None if self.key in engine.entries else Breaks()
         try:
-            result = engine.call(self, module, args, kwargs)
-        except Exception as error:
-            if engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
-                engine.entries.pop(self.key, None)  # Dynamo would skip it from now on
-            if not isinstance(error, private.TorchDynamoException):
-                raise
-            return self._without_capture(error, args, kwargs)
-        known = engine.skipped.pop(self.name, "no graph was captured")
-        if engine.runs == before:
-            mode = in_dispatch_mode()
-            if mode:
-                engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
-            said = "within a TorchDispatchMode PyTorch runs no captured graphs" if mode else _said(breaks)
-            reason = engine.skipped[self.name] = said or known
-            engine.warn_once(f"{self.name} {reason}", f"{self.name or 'the model'} ran as stock: {reason}")
+            try:
+                result = engine.call(self, self.module, args, kwargs)
+            except private.TorchDynamoException as error:
+                self._forget(before)
+                self.give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", self.module)
+                result = self._stock(*args, **kwargs)
+        except Exception:
+            self._forget(before)
+            inside = f"{self.name}." if self.name else ""
+            for name in [name for name in engine.stock if name == self.name or name.startswith(inside)]:
+                del engine.stock[name]  # an error of forward itself is none of its capture
+            raise
+        if self.is_given_up or engine.runs == before:
+            self._tell(breaks)
+        else:
+            engine.skipped.pop(self.name, None)
         return result
 
-    def _without_capture(self, error: Exception, args: Any, kwargs: Any) -> Any:
-        """Run stock, from now on if it raises nothing: an error of forward itself is raised as stock raises it."""
-        result = self._stock(*args, **kwargs)
-        reason, name = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", self.name or "the model"
+    def _forget(self, before: int) -> None:
+        """Capture it anew at its next call, as Dynamo would skip it, if no graph has run since there were so many."""
+        if self.engine.runs == before:  # else it ran, and a checkpoint around it has computed again what it needs
+            self.engine.entries.pop(self.key, None)
+
+    def _tell(self, breaks: Breaks | None) -> None:
+        """Warn, once, that it ran as stock."""
+        engine, name = self.engine, self.name or "the model"
+        if self.is_given_up:
+            what = (
+                "cannot be captured whole, but in parts" if self.split() else "runs as stock, as it cannot be captured"
+            )
+            engine.warn_once(like(name), f"{name} {what}: {engine.stock[self.name]}")
+            return
+        reason = engine.skipped.get(self.name, "no graph was captured")
+        if isinstance(self.module, nn.RNNBase):
+            reason = RECURRENT
+        elif in_dispatch_mode():
+            engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
+            reason = "within a TorchDispatchMode PyTorch runs no captured graphs"
+        elif breaks is not None and breaks.said:
+            reason = f"no graph was captured: {breaks.said}"
+        engine.skipped[self.name] = reason
+        engine.warn_once(f"{name} {reason}", f"{name} ran as stock: {reason}")
+
+    def give_up(self, reason: str, culprit: nn.Module) -> None:
+        """Run it as stock from now on, and from the frame on that Dynamo is in; its parts are captured.
+
+        Those are given up, too, that the culprit is in, a module whose forward cannot be captured.
+        """
         self.engine.stock[self.name] = reason
-        self.engine.warn_once(self.name, f"{name} runs as stock, as it cannot be captured: {reason}")
-        return result
+        self.engine.graphs[:] = [graph for graph in self.engine.graphs if graph.block != self.name]
+        for part in self.split():
+            if culprit is not self.module and culprit in part.module.modules():
+                part.give_up(reason, culprit)
+
+    def split(self) -> list["Captured"]:
+        """Let its parts be captured where they are called outside of its graphs."""
+        split = []
+        for name, part in parts(self.module, self.engine.method is not None):
+            name = f"{self.name}.{name}" if self.name else name
+            if not isinstance(own := vars(part).get("forward"), Captured):
+                part.forward = own = Captured(part, name, self.engine, own, is_part=True)
+            split.append(own)
+            if own.is_given_up:
+                own.split()
+        return split
 
     def _lacks_sizes(self) -> bool:
         """Whether lazy layers have no weights yet; not once it was captured."""
@@ -116,15 +177,7 @@ class Captured(Unit):
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def __reduce__(self) -> Any:
-        return Captured, (self.module, self.name, self.engine, self.own)
-
-
-def _said(before: Mapping[str, int] | None) -> str:
-    """What Dynamo says of code that it could not capture, since its counts were these; nothing if it said that once."""
-    if before is None:
-        return ""
-    new = [text for text, count in dict(private.counters["graph_break"]).items() if count > before.get(text, 0)]
-    return "no graph was captured: " + new[-1].partition("\n")[0] if new else ""
+        return Captured, (self.module, self.name, self.engine, self.own, self.is_part)
 
 
 INSIDE = (

@@ -14,6 +14,7 @@ from torch import fx, nn
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.graph import private
 from actfit.kernels.graph.execute import Run, execute
+from actfit.kernels.graph.frames import captured, seen_by_guards
 from actfit.kernels.graph.fusion import fused
 from actfit.kernels.graph.inductor import InductorPartitioner
 from actfit.kernels.graph.partition import Partitioner
@@ -23,9 +24,7 @@ from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.modes import (
     fakes_are_made,
-    within,
     within_function_modes,
-    without_dispatch_modes,
     without_function_modes,
 )
 from actfit.kernels.private import release
@@ -47,10 +46,16 @@ class Unit:
         Of the engine's entry at the last call; and of the engine's kinds, from the first call on.
     """
 
+    is_given_up = False  # whether Dynamo cannot follow its forward
+
     def __init__(self, name: str, own: Callable[..., Any] | None) -> None:
         self.name, self.own = name, own
         self.key: Any = None
         self.kind: int | None = None
+
+    def give_up(self, reason: str, culprit: nn.Module) -> None:
+        """Run it as stock from now on, and from the frame on that Dynamo is in, of a module inside of it."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -74,7 +79,7 @@ class Engine:
     shares
         Whether results that another block saves are recomputed, where they can be, from what the first one saves.
     stock
-        Modules that run as stock, and the reason.
+        Modules that run as stock, and the reason; their parts are captured.
     graphs
         What each captured graph saves, in the order of capture.
     """
@@ -90,6 +95,7 @@ class Engine:
     graphs: list[Graph] = field(default_factory=list)
 
     interprets: ClassVar[bool] = False  # whether Inductor's graphs run operation by operation, in its place
+    warns: ClassVar[bool] = True  # of what is not captured; where a model is only measured, training will tell
 
     def __post_init__(self) -> None:
         # Dynamo asks for it at each input that is no leaf, and hides the warning, but not where warnings are errors.
@@ -99,7 +105,6 @@ class Engine:
         self.results = no_results()
         self.runs = 0  # of forward graphs
         self.functions: list[Any] = []  # modes in which its graphs are traced
-        self.modes: list[Any] = []  # in which its graphs run, that Dynamo must not see
         self.watch = Watch(self.planned)
         self.warned: set[str] = set()
         self.skipped: dict[str, str] = {}  # modules whose last call ran no graph, and the reason
@@ -108,21 +113,26 @@ class Engine:
     @property
     def running(self) -> str:
         """The name of the captured module that runs in this thread."""
-        name: str = self.watch.module.name
-        return name
+        return self.unit.name
+
+    @property
+    def unit(self) -> Unit:
+        """The captured module that runs in this thread."""
+        unit: Unit = self.watch.running.unit
+        return unit
 
     def call(self, call: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The result of a module's forward, by its graphs, which are captured first if need be."""
-        self.watch.module.name = call.name
+        around, self.watch.running.unit = getattr(self.watch.running, "unit", None), call
         forward = call.own or type(module).forward
-        if not fakes_are_made():
-            return self.entry(call, module, None)(forward, module, args, kwargs)
-        fakes = private.seen_by_guards((args, kwargs))
-        with without_dispatch_modes() as self.modes, without_function_modes() as self.functions:
-            try:
+        try:
+            if not fakes_are_made():
+                return self.entry(call, module, None)(forward, module, args, kwargs)
+            fakes = seen_by_guards((args, kwargs))
+            with without_function_modes() as self.functions:
                 return self.entry(call, module, fakes)(forward, module, args, kwargs)
-            finally:
-                self.modes = self.functions = []
+        finally:
+            self.functions, self.watch.running.unit = [], around
 
     def entry(self, call: Unit, module: nn.Module, fakes: Hashable) -> Callable[..., Any]:
         """The captured call of modules of one class and size, with a code object of its own, and so an own cache.
@@ -157,7 +167,7 @@ class Engine:
                 backend = private.by_inductor(partitioner, instead, forward_run, self.of_backward(), tracing)
             else:
                 backend = private.by_kernels(partitioner, forward_run, self.of_backward(), tracing)
-            self.entries[call.key] = private.captured(own, backend)
+            self.entries[call.key] = captured(own, backend, lambda: _alive(alive).unit)
         return self.entries[call.key]
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
@@ -178,7 +188,7 @@ class Engine:
         return name in self.recomputed, self.method_of(name)
 
     def warn_once(self, about: str, text: str) -> None:
-        if about not in self.warned:
+        if self.warns and about not in self.warned:
             self.warned.add(about)
             warnings.warn(text, stacklevel=4)
 
@@ -190,10 +200,7 @@ class Engine:
             engine = _alive(own)
             engine.runs += 1
             engine.watch.beside(module, given)
-            if not engine.modes:
-                return run(given)
-            with within(engine.modes):
-                return run(given)
+            return run(given)
 
         counted._boxed_call = True  # type: ignore[attr-defined]
         return counted
@@ -204,7 +211,8 @@ class Engine:
 
     @property
     def _given(self) -> tuple[Any, ...]:
-        return self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.compiles, self.shares
+        given = self.method, self.recomputed, self.policy, self.planned, self.chunked_loss, self.compiles, self.shares
+        return *given, dict(self.stock)
 
     def __reduce__(self) -> Any:
         return Engine, self._given  # it captures anew

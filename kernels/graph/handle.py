@@ -8,7 +8,7 @@ from torch import nn
 
 from actfit.kernels.compression.report import Report
 from actfit.kernels.errors import KernelError, shown
-from actfit.kernels.graph.capture import Captured
+from actfit.kernels.graph.capture import RECURRENT, Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, not_compressed, removed
 from actfit.kernels.graph.request import check_request, loaded
@@ -54,9 +54,15 @@ class Handle:
     ) -> None:
         self._changed, self._engine, self.plan, self.checked = changed, engine, plan, checked
         self.watch = engine.watch
-        calls = [module.forward for _, module in changed]
-        self.names = tuple(call.name for call in calls if isinstance(call, Captured))
-        self.heads = [call for call in calls if isinstance(call, Head)]
+        self.heads = [module.forward for _, module in changed if isinstance(module.forward, Head)]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        modules = [inner for _, module in self._changed for inner in module.modules()]
+        calls = [call for call in (vars(module).get("forward") for module in modules) if isinstance(call, Captured)]
+        return tuple(
+            call.name for call in calls if not call.is_given_up and (call.kind is not None or not call.is_part)
+        )
 
     @property
     def report(self) -> Report:
@@ -64,7 +70,13 @@ class Handle:
 
     @property
     def stock(self) -> dict[str, str]:
-        return {**self._engine.skipped, **self._engine.stock}
+        cells = {
+            ".".join(filter(None, (name, inner))): RECURRENT
+            for name, module in self._changed
+            for inner, part in module.named_modules()
+            if isinstance(part, nn.RNNBase)
+        }
+        return {**cells, **self._engine.skipped, **self._engine.stock}
 
     @property
     def refused(self) -> dict[str, str]:
@@ -84,15 +96,15 @@ class Handle:
         what = policy or (exact if method is None else str(method).removeprefix("compress, "))
         if not self._changed:
             return f"compress, {what}: removed"
-        count = len(self.names) - len(self.stock)
+        count = len(set(self.names) - set(self.stock))
         lines = [f"compress, {what}: {count} module{'s' * (count != 1)} captured"]
-        lines += ["  the model is captured whole: methods other than forward save as stock"] * (self.names == ("",))
         lines += [f"  {name or 'the model'} runs as stock: {reason}" for name, reason in self.stock.items()]
         lines += [f"  {text}" for text in map(str, self.heads) if text]
         lines += [] if self.plan is None else [f"  {text}" for text in self.plan.summary]
         lines += [] if self.checked is None else [f"  {self.checked}"]
         if not self._engine.graphs:
-            lines += ["  no graph yet: each is captured at its first call with gradients"] * (count > 0)
+            none = "no graph yet: each is captured at its first call with gradients"
+            lines += [f"  {'the graphs save nothing' if self._engine.runs else none}"] * (count > 0)
             return "\n".join(lines)
         if policy is not None:
             lines.append(f"  activations save {way_of(policy).saves}; the error: {way_of(policy).error}")
@@ -195,7 +207,11 @@ def compress(
         checked.tell(strict=False, stacklevel=2)
     if plan is not None and not plan.needed:
         return Handle([], engine, plan, checked)
-    handle = Handle(install(model, engine, () if plan is None else plan.unchanged), engine, plan, checked)
+    changed = install(model, engine, () if plan is None else plan.unchanged)
+    for name, module in changed:
+        if not name and isinstance(module.forward, Captured):
+            module.forward.split()  # methods other than forward call its parts
+    handle = Handle(changed, engine, plan, checked)
     if chunked_loss and not handle.heads:
         warnings.warn(
             f"chunked_loss must have a linear layer outside of repeated blocks, with at least {MANY} outputs and"

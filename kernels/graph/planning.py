@@ -13,10 +13,11 @@ from actfit.kernels.compression.forms import MAX_BITS, Whole, bytes_of
 from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
-from actfit.kernels.graph.install import install, removed, units
+from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import replace_codes
 from actfit.kernels.graph.trials import CapturedGradients, Named
+from actfit.kernels.graph.units import units
 from actfit.kernels.head.logits import waits
 from actfit.kernels.memory.compiled import saved_of
 from actfit.kernels.memory.step import run_step
@@ -50,7 +51,7 @@ class CapturedTask(Task):
     def changed(self, ways: BlockWays) -> Callable[[], AbstractContextManager[object]]:
         method = None if ways.exact else EveryTensor(MAX_BITS, self.rounding)
         # It captures once, for all calls.
-        engine = Engine(method, frozenset(ways.recomputed), chunked_loss=True, compiles=self.compiles)
+        engine = _Timed(method, frozenset(ways.recomputed), chunked_loss=True, compiles=self.compiles)
 
         @contextmanager
         def changed() -> Iterator[None]:
@@ -102,11 +103,17 @@ def _held(result: Tensor) -> Iterator[Tensor]:
 WHOLE = "saved whole"  # a key of what goes with a graph
 
 
+class _Timed(Engine):
+    """The engine of training, for steps that are timed."""
+
+    warns = False
+
+
 class _Observed(Engine):
     """Tells a history of the codes that forward makes, and of what it saves whole; tensors are fake."""
 
     history: History
-    interprets = True
+    interprets, warns = True, False
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         return _Observing(self, name)

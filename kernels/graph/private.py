@@ -1,8 +1,6 @@
-"""What this package does with PyTorch's private modules: capture, recomputation, and what runs the graphs."""
+"""What this package does with PyTorch's private modules: recomputation, and what runs the graphs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,17 +12,9 @@ from actfit.kernels.autograd import once_differentiable
 from actfit.kernels.compression.private import of_tracing
 from actfit.kernels.compression.private import settings as inductor_settings
 from actfit.kernels.graph.execute import Run, execute, execute_backward
+from actfit.kernels.graph.frames import patched
 from actfit.kernels.graph.twice import Call, once_more
-from actfit.kernels.memory.isolated import quiet
 
-LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
-OF_DYNAMO = {
-    "recompile_limit": LIMIT,
-    "accumulated_recompile_limit": LIMIT,
-    "skip_nnmodule_hook_guards": False,
-    "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
-    "allow_empty_graphs": True,  # else a block that only gives back its input once runs as stock ever after
-}
 SETTINGS = {  # while graphs are made
     "donated_buffer": False,
     "backward_pass_autocast": "off",
@@ -38,41 +28,6 @@ THROUGH = (
 )
 # A jump in one of these derivatives is a comparison, whose result takes one bit; each is bit for bit the same.
 WRITTEN_OUT = ("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "hardsigmoid_backward")
-
-
-def captured(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose graphs Dynamo captures for the backend."""
-    context = private.optimize(backend, guard_filter_fn=_guards_of_real_tensors)
-    if hasattr(context, "callback"):  # else an environment variable turns Dynamo off
-        context.callback.__class__ = _settled()
-    made: Callable[..., Any] = context(function)
-    return made
-
-
-@cache
-def _settled() -> type:
-    class Settled(private.CatchErrorsWrapper):
-        """Dynamo, as it captures a frame: with no limit of variants, and so that hooks added later are called.
-
-        Around each call of a captured function, settings would take a tenth of a narrow block's time.
-        """
-
-        def __call__(self, *frame: Any, **others: Any) -> Any:
-            with _patched(private.dynamo_config, OF_DYNAMO), quiet():
-                return super().__call__(*frame, **others)
-
-    return Settled
-
-
-def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
-    """Which guards to keep: none of fake tensors, which no fake tensor passes again."""
-    return [not (guard.guard_type == "TENSOR_MATCH" and private.is_fake(guard.value)) for guard in guards]
-
-
-def seen_by_guards(given: Any) -> tuple[Any, ...]:
-    """What guards see of tensors among arguments, but whether they share memory."""
-    leaves = [leaf for leaf in private.tree_leaves(given) if isinstance(leaf, Tensor)]
-    return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
 
 
 Watched = Callable[[fx.GraphModule, Run], Run]  # from a graph and what runs it, what runs it in its place
@@ -92,7 +47,7 @@ def by_kernels(
     )
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with _patched(private.functorch_config, SETTINGS), tracing(), private.operations_whole():
+        with patched(private.functorch_config, SETTINGS), tracing(), private.operations_whole():
             return _called(once_more(graph, inputs), compiler(graph, of_tracing(inputs)), materialized=False)
 
     return compiled
@@ -118,7 +73,7 @@ def by_inductor(
 
     def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # A graph from autograd's cache would not be cut here, and so have no report; Inductor's own caches stay.
-        with _patched(private.functorch_config, {**SETTINGS, "enable_autograd_cache": False}), tracing():
+        with patched(private.functorch_config, {**SETTINGS, "enable_autograd_cache": False}), tracing():
             stock = once_more(graph, inputs)
             made = private.compile_fx(graph, of_tracing(inputs), inner_compile=inner, config_patches=patches)
         return _called(stock, made, materialized=True)
@@ -217,7 +172,7 @@ def recompute_all_but(
         "max_dist_from_bw": 1 << 30,
         "recompute_views": True,
     }
-    with _patched(private.functorch_config, values):
+    with patched(private.functorch_config, values):
         forward, backward = private.min_cut(joint, inputs, **options)
     return forward, backward
 
@@ -228,16 +183,3 @@ def save_all(nodes: Iterable[fx.Node]) -> None:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         for result in node.users:  # of several, tagged by a checkpoint that the user wrote
             result.meta.pop("recompute", None)
-
-
-@contextmanager
-def _patched(config: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Settings, as far as this release has them. `config.patch` takes twice as long, at each call of each block."""
-    before = {name: getattr(config, name) for name in values if hasattr(config, name)}
-    try:
-        for name in before:
-            setattr(config, name, values[name])
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)

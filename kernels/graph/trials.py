@@ -15,9 +15,9 @@ from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.codes import decode, encode
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.execute import Run
+from actfit.kernels.graph.frames import seen_by_guards
 from actfit.kernels.graph.install import install, removed
 from actfit.kernels.graph.partition import Partitioner
-from actfit.kernels.graph.private import seen_by_guards
 from actfit.kernels.graph.splice import let_cross
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.methods.planned import in_model
@@ -66,7 +66,7 @@ class _Tried(Engine):
 
     trials: Trials  # a proxy: graphs, and so Dynamo, which keeps them for ever, hold none
 
-    interprets = True
+    interprets, warns = True, False
 
     def partitioner(self, name: str, generates: bool) -> Partitioner:
         return _Trying(self, name)

@@ -55,12 +55,12 @@ class Watch:
         The errors that the plan goes by.
     seen
         ||x' - x|| / ||x|| of up to 8 pieces of the tensor.
-    module
-        Its `name` is that of the captured module that runs in this thread: modules share graphs.
+    running
+        Its `unit` is the captured module that runs in this thread: modules share graphs.
     """
 
     def __init__(self, planned: Mapping[str, float]) -> None:
-        self.planned, self.seen, self.module = planned, dict[str, float](), threading.local()
+        self.planned, self.seen, self.running = planned, dict[str, float](), threading.local()
         self._calls, self._drawn = 0, random.Random(0)  # apart from the numbers that training draws
         self._turn, self._left, self._ended, self._warned = 0, 0, True, False
 
@@ -77,7 +77,7 @@ class Watch:
         def encoding(x: Tensor, order: Sequence[int], group: int, *others: Any) -> Any:
             code = encode(x, order, group, *others)
             if self._is_due():
-                self._see(in_model(self.module.name, site), x, order, group, others[2], code)
+                self._see(in_model(self.running.unit.name, site), x, order, group, others[2], code)
             return code
 
         return encoding
@@ -108,7 +108,7 @@ class Watch:
         self._calls += 1
         if self._calls % EVERY or self._is_captured(given):
             return
-        planned = [part for part in parts if in_model(self.module.name, part.site) in self.planned]
+        planned = [part for part in parts if in_model(self.running.unit.name, part.site) in self.planned]
         if not planned:
             return
         site, part, form, rounding = self._drawn.choice(planned)
@@ -120,7 +120,7 @@ class Watch:
             x = flat_of(part(*given), form.layout.order)
             exact = torch.cat([x[place] for place in _places(x, group)])
             code = encode(exact, (0,), group, form.bits, rounding == "stochastic", of_roots, False)
-            self._compare(in_model(self.module.name, site), exact, group, of_roots, code)
+            self._compare(in_model(self.running.unit.name, site), exact, group, of_roots, code)
 
     def _is_captured(self, given: Sequence[Any]) -> bool:
         """Whether a CUDA graph records what runs, whose numbers must not be waited for."""

@@ -109,13 +109,14 @@ def settings_with_codes(compiled: Any) -> list[Mapping[str, Any]]:
     return settings
 
 
-def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
-    """What a call of a compiled model saves, by its graph and by the allocator's statistics."""
+def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any, owner: nn.Module | None = None) -> Saved:
+    """What a call of a compiled model, or of a method of `owner`, saves: by its graph, and the allocator's counts."""
+    owner = model if isinstance(model, nn.Module) else owner
     # Without hooks and modes: the compiler would ignore them, or run eager code because of them.
     inputs = [*tensors((args, kwargs))]
-    own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    own = [] if owner is None else [*owner.parameters(), *owner.buffers()]
     device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()} if isinstance(model, nn.Module) else {}
+    buffers = {} if owner is None else {buffer: buffer.clone() for buffer in owner.buffers()}
     with torch.enable_grad(), forked_random():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)

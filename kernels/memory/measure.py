@@ -59,6 +59,9 @@ def saved_bytes(
     args, kwargs = unpacked(model, args, kwargs)
     if is_compiled(model):
         return saved_by_compiled(model, args, kwargs)
+    owner = getattr(model, "__self__", None)  # of a method
+    if isinstance(owner, nn.Module) and any(map(is_captured, owner.modules())):
+        return saved_by_compiled(model, args, kwargs, owner)
     if isinstance(model, nn.Module):
         return trial(model, args, kwargs, within, fake=fake if accounting == "as-run" else True)
     return _recorded(model, args, kwargs)[0]

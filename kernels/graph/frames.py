@@ -1,0 +1,147 @@
+"""Dynamo, as it captures the frames of a module's call: its settings, and what becomes of frames that it cannot follow.
+
+A frame that Dynamo leaves, as one that calls a recurrent layer, is followed no further: there the module is given up,
+and its parts are captured one by one. What Dynamo itself would do depends on what it left before in this process.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from types import CodeType
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from actfit.kernels import private
+from actfit.kernels.memory.isolated import quiet
+from actfit.kernels.modes import fakes_are_made, without_dispatch_modes
+
+LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
+OF_DYNAMO = {
+    "recompile_limit": LIMIT,
+    "accumulated_recompile_limit": LIMIT,
+    "skip_nnmodule_hook_guards": False,
+    "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
+    "allow_empty_graphs": True,  # else a block that only gives back its input once runs as stock ever after
+    "allow_rnn": True,  # else the whole frame is left that calls a recurrent layer, not only this call
+}
+
+
+def captured(function: Callable[..., Any], backend: Callable[..., Any], unit: Callable[[], Any]) -> Callable[..., Any]:
+    """The function, whose graphs Dynamo captures for the backend; `unit` gives the module's call that goes on."""
+    context = private.optimize(backend, guard_filter_fn=_guards_of_real_tensors)
+    if hasattr(context, "callback"):  # else an environment variable turns Dynamo off
+        context.callback.__class__ = _settled()
+        context.callback.unit = unit
+    made: Callable[..., Any] = context(function)
+    return made
+
+
+@cache
+def _settled() -> type:
+    class Settled(private.CatchErrorsWrapper):
+        """Dynamo's callback for a frame: with no limit of variants, and so that hooks added later are called.
+
+        Around each call of a captured function, settings would take a tenth of a narrow block's time.
+        """
+
+        unit: Callable[[], Any]
+        lock: ClassVar[Any] = threading.RLock()  # settings are those of the process
+        reasons: ClassVar[WeakKeyDictionary[CodeType, str]] = WeakKeyDictionary()  # Dynamo says each only once
+
+        def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
+            unit, modules = self.unit(), [value for value in frame.f_locals.values() if isinstance(value, nn.Module)]
+            if unit.is_given_up or any(isinstance(module, nn.RNNBase) for module in modules[:1]):
+                return _left()
+            fakes, before = fakes_are_made(), Breaks()
+            modes = without_dispatch_modes() if fakes else nullcontext()
+            with self.lock, patched(private.dynamo_config, OF_DYNAMO), quiet(), modes, _recurrent_layers_left():
+                result = super().__call__(frame, *others, **named)
+            captures = fakes or not private.in_dispatch_mode()
+            left = captures and result.guarded_code is None and (before.are_more or _is_forward(frame.f_code))
+            if modules and left:
+                reason = self.reasons.setdefault(frame.f_code, before.said or "Dynamo does not follow its forward")
+                unit.give_up(reason, modules[0])
+                return _left()
+            return result
+
+    return Settled
+
+
+def _is_forward(code: CodeType) -> bool:
+    """Whether it is a forward, of which Dynamo of 2.9 does not tell that it gave it up; not one of torch's own."""
+    return code.co_name == "forward" and not private.trace_rules.check(code)
+
+
+def _left() -> Any:
+    """Lets Python run this frame and what it calls; others of the same code are tried."""
+    strategy = private.FrameExecStrategy(private.FrameAction.SKIP, private.FrameAction.SKIP)
+    return private.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False)
+
+
+class Breaks:
+    """What Dynamo could not capture since this was made."""
+
+    def __init__(self) -> None:
+        self._count, self._texts = _count(), dict(private.counters["graph_break"])
+
+    @property
+    def are_more(self) -> bool:
+        """Whether there are any."""
+        return _count() > self._count
+
+    @property
+    def said(self) -> str:
+        """Dynamo's reason, in a line; "" if there is none, or if it was given before."""
+        now = dict(private.counters["graph_break"])
+        new = [text for text, count in now.items() if count > self._texts.get(text, 0)]
+        return new[-1].partition("\n")[0] if new else ""
+
+
+def _count() -> int:
+    """Of breaks, and of frames that it gave up: the one or the other, by the release."""
+    frames = private.counters["frames"]
+    return int(frames["total"] - frames["ok"] + sum(private.counters["graph_break"].values()))
+
+
+@contextmanager
+def _recurrent_layers_left() -> Iterator[None]:
+    """Lets Dynamo leave calls of recurrent layers to PyTorch, whose kernels for them a trace would write out."""
+    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "recurrent"}
+    functions: list[Any] = [kind.forward for kind in (nn.RNN, nn.LSTM, nn.GRU)]
+    before = [{name: vars(function)[name] for name in marks if name in vars(function)} for function in functions]
+    for function in functions:
+        vars(function).update(marks)
+    try:
+        yield
+    finally:
+        for function, own in zip(functions, before, strict=True):
+            for name in marks:
+                del vars(function)[name]
+            vars(function).update(own)
+
+
+def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
+    """Which guards to keep: none of fake tensors, which no fake tensor passes again."""
+    return [not (guard.guard_type == "TENSOR_MATCH" and private.is_fake(guard.value)) for guard in guards]
+
+
+def seen_by_guards(given: Any) -> tuple[Any, ...]:
+    """What guards see of tensors among arguments, but whether they share memory."""
+    leaves = [leaf for leaf in private.tree_leaves(given) if isinstance(leaf, Tensor)]
+    return tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad, private.is_fake(x)) for x in leaves)
+
+
+@contextmanager
+def patched(config: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Settings, as far as this release has them. `config.patch` takes twice as long, at each call of each block."""
+    before = {name: getattr(config, name) for name in values if hasattr(config, name)}
+    try:
+        for name in before:
+            setattr(config, name, values[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
