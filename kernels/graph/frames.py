@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from actfit.kernels import private
 from actfit.kernels.memory.isolated import quiet
@@ -31,10 +31,16 @@ OF_DYNAMO = {
 
 def captured(function: Callable[..., Any], backend: Callable[..., Any], unit: Callable[[], Any]) -> Callable[..., Any]:
     """The function, whose graphs Dynamo captures for the backend; `unit` gives the module's call that goes on."""
-    context = private.optimize(backend, guard_filter_fn=_guards_of_real_tensors)
+    callback: Any = None
+
+    def named(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        _name_modules(graph.graph, unit().module, callback.module)
+        return backend(graph, inputs)
+
+    context = private.optimize(named, guard_filter_fn=_guards_of_real_tensors)
     if hasattr(context, "callback"):  # else an environment variable turns Dynamo off
-        context.callback.__class__ = _settled()
-        context.callback.unit = unit
+        callback = context.callback
+        callback.__class__, callback.unit = _settled(), unit
     made: Callable[..., Any] = context(function)
     return made
 
@@ -48,26 +54,53 @@ def _settled() -> type:
         """
 
         unit: Callable[[], Any]
+        module: nn.Module | None  # that computes what the frame does, which is captured
         lock: ClassVar[Any] = threading.RLock()  # settings are those of the process
         reasons: ClassVar[WeakKeyDictionary[CodeType, str]] = WeakKeyDictionary()  # Dynamo says each only once
 
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
-            unit, modules = self.unit(), [value for value in frame.f_locals.values() if isinstance(value, nn.Module)]
-            if unit.is_given_up or any(isinstance(module, nn.RNNBase) for module in modules[:1]):
+            unit, fakes, before = self.unit(), fakes_are_made(), Breaks()
+            module = _module_of(frame, unit.module)
+            if unit.is_given_up or isinstance(module, nn.RNNBase):
                 return _left()
-            fakes, before = fakes_are_made(), Breaks()
             modes = without_dispatch_modes() if fakes else nullcontext()
             with self.lock, patched(private.dynamo_config, OF_DYNAMO), quiet(), modes, _recurrent_layers_left():
+                self.module = module
                 result = super().__call__(frame, *others, **named)
             captures = fakes or not private.in_dispatch_mode()
             left = captures and result.guarded_code is None and (before.are_more or _is_forward(frame.f_code))
-            if modules and left:
+            if left and module is not None:
                 reason = self.reasons.setdefault(frame.f_code, before.said or "Dynamo does not follow its forward")
-                unit.give_up(reason, modules[0])
+                unit.give_up(reason, module)
                 return _left()
             return result
 
     return Settled
+
+
+def _module_of(frame: Any, outer: nn.Module) -> nn.Module | None:
+    """The module that a frame computes in, in an outer one or the rest of its forward; None for a function's frame."""
+    rest = outer if frame.f_code.co_name.startswith("torch_dynamo_resume_in") else None
+    named = (value for name, value in frame.f_locals.items() if not name.startswith("___"))  # as Dynamo names others
+    found = (value.module if hasattr(value, "is_given_up") else value for value in named)  # of a part's wrapper
+    return next((value for value in found if isinstance(value, nn.Module)), rest)
+
+
+OWN = "L['module']"  # by which a path of Dynamo's begins in the frame that calls a module's forward
+
+
+def _name_modules(graph: fx.Graph, outer: nn.Module, module: nn.Module | None) -> None:
+    """Name the modules that operations are in by their names in an outer one.
+
+    Dynamo's paths begin in the frame of a module inside, or lead through the wrappers of parts.
+    """
+    names = {str(id(inner)): name for name, inner in outer.named_modules()}
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {str(id(module)): (OWN, type(module))}
+        for key, (path, kind) in stack.items():
+            name = names.get(key.partition("@")[0])  # what is called again has a number behind it
+            if name is not None and (module is not outer or not path.startswith(OWN) or ".forward." in path):
+                node.meta["nn_module_stack"] = stack = {**stack, key: (f"{OWN}.{name}" if name else OWN, kind)}
 
 
 def _is_forward(code: CodeType) -> bool:

@@ -196,3 +196,29 @@ def test_a_plan_of_parts() -> None:
     steps((ours,), lambda model: model(x).square().sum(), 2)
     assert peak_bytes(ours, x) <= limit
     assert torch.equal(ours(x), ours(x))
+
+
+class Deep(nn.Module):
+    """Parts that PyTorch captures in graphs of their own, as a number is read in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = Reading(), tower(256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.inner(x).exp())
+        return made
+
+
+class Reading(Towers):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.second(x * float(x.detach().mean() > 0)).sigmoid()
+
+
+def test_names_are_those_in_the_model() -> None:
+    """Of graphs of inner frames, too, and of parts by whose wrappers PyTorch comes to them."""
+    _, ours, handle = pair(nn.Sequential(Deep(), nn.Dropout(0.0)), bits=8)
+    ours(batch(512, 32)).sum().backward()
+    names = {row.site.rpartition(": ")[0] for graph in handle.report.graphs for row in graph.crossings if row.site}
+    assert {"0.inner.first.0", "0.inner.second.0", "0.last.0"} <= names <= {name for name, _ in ours.named_modules()}
