@@ -196,6 +196,37 @@ def test_captured_in_few_bits_trains(bits: int) -> None:
     assert 0 < error <= 4 * 2.0**-bits
 
 
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("bits", [None, 8])
+def test_a_captured_step_replays_as_a_graph_of_cuda(bits: int | None) -> None:
+    """A whole step, recorded by torch.cuda.graph after some steps beside, with the next batch in place of the first."""
+    batches = [torch.randn(2, 64, 64, device=PLACE) for _ in range(3)]
+    exact, model, x = blocks(), blocks(), batches[0].clone()
+    compress(model, bits=bits)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(x).square().sum().backward()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for batch in batches:
+        x.copy_(batch)
+        graph.replay()
+        exact.zero_grad(set_to_none=True)
+        exact(batch).square().sum().backward()
+        got, expected = ([p.grad for p in each.parameters() if p.grad is not None] for each in (model, exact))
+        assert len(got) == len(expected) > 0
+        assert graphs.error(got, expected) <= (1e-4 if bits is None else 4 * 2.0**-bits)
+
+
 def test_a_model_under_autocast_takes_a_step() -> None:
     model, x = net(), torch.randn(16, 64, device=PLACE)
     compress(model, bits=8)
