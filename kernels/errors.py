@@ -1,4 +1,9 @@
-"""The exception for invalid arguments."""
+"""The exception for invalid arguments, and warnings."""
+
+import sys
+import warnings
+
+LIBRARIES = ("actfit", "torch", "transformers", "accelerate", "lightning")
 
 
 class KernelError(ValueError):
@@ -13,3 +18,11 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} of {value.dtype}, of shape {tuple(value.shape)}"
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__} of {len(text)} characters"
+
+
+def warn(text: str) -> None:
+    """Warn, of the line of the user's own code that leads here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

@@ -6,7 +6,6 @@ Nothing of it is touched before it is used, and what a release lacks raises Kern
 
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd import Function
 
-from actfit.kernels.errors import KernelError
+from actfit.kernels.errors import KernelError, warn
 
 T = TypeVar("T", bound=torch.Tensor)
 OLDEST, LATEST = (2, 9), (2, 15)  # releases of PyTorch: the oldest that works, and the last that was tested
@@ -105,10 +104,9 @@ def check_release() -> None:
             f"torch must be {_text(OLDEST)} or newer, got {torch.__version__}; pip install 'torch>={_text(OLDEST)}'"
         )
     if release() > LATEST:
-        warnings.warn(
+        warn(
             f"actfit was tested with torch up to {_text(LATEST)}, not with {torch.__version__}, which is tried; if"
-            f" something fails: pip install 'torch=={_text(LATEST)}.*'",
-            stacklevel=2,
+            f" something fails: pip install 'torch=={_text(LATEST)}.*'"
         )
 
 

@@ -102,7 +102,7 @@ class Compression:
                 f"fit must be left out under FSDP, which has sharded the model already, got {fit!r}; make the"
                 " plan before with actfit.make_plan, and give plan= its file"
             )
-        options: Any = {"rounding": self.rounding or "nearest", "compiles": self.compiles, "stack_level": 4}
+        options: Any = {"rounding": self.rounding or "nearest", "compiles": self.compiles}
         return _of_first_process(lambda: self.plan or plan_to_fit(model, inputs, fit, **options, **trained))
 
     def take_up(self, plan: Plan | None) -> None:

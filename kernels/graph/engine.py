@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import fx, nn
 
 from actfit.kernels.compression.crossing import Graph
+from actfit.kernels.errors import warn
 from actfit.kernels.graph import private
 from actfit.kernels.graph.execute import Run, execute
 from actfit.kernels.graph.frames import captured, seen_by_guards
@@ -190,7 +191,7 @@ class Engine:
     def warn_once(self, about: str, text: str) -> None:
         if self.warns and about not in self.warned:
             self.warned.add(about)
-            warnings.warn(text, stacklevel=4)
+            warn(text)
 
     def forward_run(self, module: fx.GraphModule, run: Run) -> Run:
         """What runs a forward graph, and counts that."""

@@ -1,13 +1,12 @@
 """`compress`: a model whose training saves less, and the handle that tells and undoes it."""
 
-import warnings
 from os import PathLike
 from typing import Any
 
 from torch import nn
 
 from actfit.kernels.compression.report import Report
-from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.errors import KernelError, shown, warn
 from actfit.kernels.graph.capture import RECURRENT, Captured
 from actfit.kernels.graph.engine import Engine
 from actfit.kernels.graph.install import install, not_compressed, removed
@@ -87,6 +86,11 @@ class Handle:
         removed(self._changed)
         self._changed = []
         self._engine.entries.clear()
+
+    def __reduce__(self) -> Any:
+        raise KernelError(
+            "a handle must stay with its model, got one to be copied or pickled; copy the model, which stays compressed"
+        )
 
     def __str__(self) -> str:
         method, policy = self._engine.method, self._engine.policy
@@ -204,7 +208,7 @@ def compress(
         planned = None if plan is None else plan.errors.predicted
         given = model, call_of(inputs), loss, targets, engine.method, CapturedGradients, planned
         checked = check_model(*given, engine.compiles)
-        checked.tell(strict=False, stacklevel=2)
+        checked.tell(strict=False)
     if plan is not None and not plan.needed:
         return Handle([], engine, plan, checked)
     changed = install(model, engine, () if plan is None else plan.unchanged)
@@ -213,10 +217,9 @@ def compress(
             module.forward.split()  # methods other than forward call its parts
     handle = Handle(changed, engine, plan, checked)
     if chunked_loss and not handle.heads:
-        warnings.warn(
+        warn(
             f"chunked_loss must have a linear layer outside of repeated blocks, with at least {MANY} outputs and"
-            f" {WIDER} times its inputs, got none: the loss is computed as it was",
-            stacklevel=2,
+            f" {WIDER} times its inputs, got none: the loss is computed as it was"
         )
     return handle
 
@@ -249,4 +252,4 @@ def _fitting(
             'inputs must be given with fit: a batch of training, as compress(model, fit="24GiB", inputs=x)'
         )
     named: Any = {"loss": loss, "targets": targets, "rounding": rounding or "nearest", "compiles": compiles}
-    return plan_to_fit(model, inputs, fit, **named, optimizer=optimizer, stack_level=3)
+    return plan_to_fit(model, inputs, fit, **named, optimizer=optimizer)

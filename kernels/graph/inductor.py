@@ -1,7 +1,6 @@
 """Graphs that Inductor compiles, for `compress(model, compiled=True)` and by options of torch.compile."""
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from actfit.kernels.compression import layout, private
 from actfit.kernels.compression.crossing import Graph
 from actfit.kernels.compression.cut import Cut
 from actfit.kernels.engine import ops
+from actfit.kernels.errors import warn
 from actfit.kernels.graph import partition
 from actfit.kernels.graph.partition import Partitioner
 from actfit.kernels.graph.splice import put_codes
@@ -81,11 +81,10 @@ class InductorPartitioner(Partitioner):
         best = max((before.ratio for before in others), default=0.0)
         if best > WORSE * graph.ratio and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"sizes should not change in a compiled model: its graph for others saves {1 / graph.ratio:.0%} of what"
                 f" PyTorch would save, one before {1 / best:.0%}; pad batches to one size, or drop a last one that is"
-                " smaller",
-                stacklevel=2,
+                " smaller"
             )
 
     def uuid(self) -> str:

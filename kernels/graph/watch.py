@@ -8,7 +8,6 @@ a step took before.
 
 import random
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from operator import getitem
@@ -22,6 +21,7 @@ from actfit.kernels.compression.cut import Cut
 from actfit.kernels.compression.forms import Groups
 from actfit.kernels.compression.nodes import cone
 from actfit.kernels.engine.codes import part_of
+from actfit.kernels.errors import warn
 from actfit.kernels.graph.codes import decode, encode, flat_of
 from actfit.kernels.graph.lifetimes import live_bytes
 from actfit.kernels.graph.splice import replace_codes
@@ -143,11 +143,10 @@ class Watch:
         self.seen[site] = error = relative_error(decoded, exact)
         if error > TIMES * self.planned[site] and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"decoded tensors must err by at most {TIMES} times what is planned, {self.planned[site]:.2g}, got"
                 f" {error:.2g} at {site!r}: its numbers are others than when the plan was made; plan again, by"
-                " handle.remove() and compress(model, fit=..., inputs=...)",
-                stacklevel=2,
+                " handle.remove() and compress(model, fit=..., inputs=...)"
             )
 
     def __str__(self) -> str:

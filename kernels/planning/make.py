@@ -40,7 +40,6 @@ def make_plan(
     accumulates: bool = False,
     strict: bool = False,
     progress: Callable[[str], object] | None = None,
-    stack_level: int = 1,
 ) -> Plan:
     """The fastest plan for a budget of memory, or that of least error; the model does not change.
 
@@ -89,8 +88,6 @@ def make_plan(
         what is predicted, or what errors of its tensors account for; both name the tensors that do it.
     progress
         Called with a text for each thing that is being done. None: after two seconds a terminal shows them.
-    stack_level
-        Of the call that warnings point to: 1 for that of `make_plan`, as of `warnings.warn`.
 
     Returns
     -------
@@ -111,14 +108,14 @@ def make_plan(
     given = model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in
     with reported(progress) as doing:
         task = task_of(*given, doing, compiled, optimizer, accumulates)
-        return plan_of(task, budget, max_gradient_error, goal, strict, stack_level)
+        return plan_of(task, budget, max_gradient_error, goal, strict)
 
 
-def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, *, stack_level: int, **named: Any) -> Plan:
+def plan_to_fit(model: nn.Module, inputs: Any, fit: str | float, **named: Any) -> Plan:
     """As `make_plan`, of the argument `fit` of `compress`, as messages call it; `named`: as of `Task`."""
     with reported(None) as doing:
         task = task_of(model, call_of(inputs), progress=doing, **named)
-        return plan_of(task, fit, stack_level=stack_level, argument="fit")
+        return plan_of(task, fit, argument="fit")
 
 
 def reported(progress: Callable[[str], object] | None) -> AbstractContextManager[Callable[[str], object]]:

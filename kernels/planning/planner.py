@@ -1,13 +1,12 @@
 """Plans a task: bytes that a budget allows, the search, and a check of what it found on other samples."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.errors import KernelError, shown, warn
 from actfit.kernels.memory.saved import size
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import repeated_modules
@@ -41,17 +40,12 @@ def plan_of(
     max_gradient_error: Bound | None = None,
     goal: Goal = "time",
     strict: bool = False,
-    stack_level: int = 1,
     argument: str = "budget",
 ) -> Plan:
-    """As `make_plan`, for a task.
-
-    stack_level: as of `make_plan`, which calls this; argument: what the user calls the budget.
-    """
-    stack_level += 2  # seen from here
+    """As `make_plan`, for a task; argument: what the user calls the budget."""
     check_optimizer(task.optimizer, check(budget, argument), argument)
     for message in _doubts(task):
-        warnings.warn(message, stacklevel=stack_level)
+        warn(message)
     limit = replace(limits(budget, task.stock.kept, argument), held=task.held.before)
     if limit.peak is not None and limit.peak < task.held.update:
         raise KernelError(
@@ -62,27 +56,24 @@ def plan_of(
         return _unneeded(task, budget, goal)
     outcome = _found(task, limit, max_gradient_error, goal)
     if isinstance(outcome, str):
-        message = f"{argument} must leave the peak as low as it is, got {shown(budget)}: {outcome}"
-        warnings.warn(message, stacklevel=stack_level)
+        warn(f"{argument} must leave the peak as low as it is, got {shown(budget)}: {outcome}")
         return _unneeded(task, budget, goal, outcome)
     best, limit = outcome
     is_coarse = goal == "time" and max_gradient_error is None and not best.time
     goal = "time" if best.time else "error"
     uniform = widest(best.step, limit) if best.codes else {}
     measured = _measured(task, best, uniform, goal) if best.codes else _Measured(best)
-    measured.verdict.tell(strict, stack_level)
+    measured.verdict.tell(strict)
     error = measured.errors.measured
     if is_coarse:
-        warnings.warn(
+        warn(
             f"{argument} must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err"
-            f' by {error:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is',
-            stacklevel=stack_level,
+            f' by {error:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is'
         )
     if isinstance(max_gradient_error, float) and error > max_gradient_error:
-        warnings.warn(
+        warn(
             f"max_gradient_error must be at least {error:.3g} for this budget on other samples, got"
-            f" {max_gradient_error:g}; give a larger budget",
-            stacklevel=stack_level,
+            f" {max_gradient_error:g}; give a larger budget"
         )
     return _planned(task, budget, goal, measured, uniform)
 

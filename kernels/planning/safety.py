@@ -6,7 +6,6 @@ A plan's bound on the error is the user's, or what rounding to the dtype in trai
 """
 
 import copy
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from math import hypot, inf, isnan
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 from actfit.kernels import private
-from actfit.kernels.errors import KernelError, shown
+from actfit.kernels.errors import KernelError, shown, warn
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.memory.storages import tensors
@@ -81,7 +80,7 @@ class Checked:
     note: str = ""
     of_loss: bool = True
 
-    def tell(self, strict: bool, stacklevel: int) -> None:
+    def tell(self, strict: bool) -> None:
         """Warn of a gradient that errs more than predicted or was not measured; raise KernelError if `strict`.
 
         A model that does not train is told of if `strict` only.
@@ -90,7 +89,7 @@ class Checked:
             return
         if strict:
             raise KernelError(self._message())
-        warnings.warn(self._message(), stacklevel=stacklevel + 1)
+        warn(self._message())
 
     def _message(self) -> str:
         if not self.guilty:

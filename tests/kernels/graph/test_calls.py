@@ -79,6 +79,12 @@ def test_copies_stay_compressed(copied: Callable[[nn.Module], nn.Module], called
     assert calls[0]._module() is made[0]
 
 
+@each_copy
+def test_a_handle_is_not_copied(copied: Callable[[object], object]) -> None:
+    with pytest.raises(KernelError, match="a handle must stay with its model"):
+        copied(pair()[2])
+
+
 def test_all_sizes_are_captured() -> None:
     stock, ours, handle = pair()
     for rows in range(100, 112):

@@ -165,9 +165,10 @@ def test_an_error_of_forward_is_not_one_of_capture() -> None:
             with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
                 ours(batch(8, 31))
     assert not handle.stock
-    with pytest.warns(UserWarning, match="the model cannot be captured whole, but in parts: "):
+    with pytest.warns(UserWarning, match="the model cannot be captured whole, but in parts: ") as told:
         ours(batch(8, 32)).sum().backward()
     assert handle.stock
+    assert [warning.filename for warning in told] == [__file__]
 
 
 @pytest.mark.filterwarnings(CANNOT)
