@@ -6,7 +6,7 @@ Nothing of it is touched before it is used, and what a release lacks raises Kern
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -70,6 +70,7 @@ NAMES = {
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass.CustomPartitionerFn",
     "CustomGraphPass": "torch._inductor.custom_graph_pass.CustomGraphPass",
     "select_decomp_table": "torch._inductor.decomposition.select_decomp_table",
+    "is_fx_symbolic_tracing": "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
     "make_fx": "torch.fx.experimental.proxy_tensor.make_fx",
 }
 
@@ -255,6 +256,11 @@ def function_of(frame: FrameType) -> tuple[Any, Sequence[Any]] | None:
     if frame.f_code is not (_code_of_apply() or _apply.__code__):
         return None
     return frame.f_locals["cls"], frame.f_locals["args"]
+
+
+def code_and_values(frame: Any) -> tuple[CodeType, Mapping[str, Any]]:
+    """The code that a frame runs, and its variables' values."""
+    return frame.f_code, frame.f_locals
 
 
 @cache

@@ -57,7 +57,8 @@ class Captured(Unit):
         if torch.compiler.is_compiling():
             inlined = self.is_part or exporting()
             return self._stock(*args, **kwargs) if inlined else _inside_compile(self, args, kwargs)
-        return self._stock(*args, **kwargs) if torch.jit.is_tracing() else self.run(args, kwargs)
+        traced = torch.jit.is_tracing() or private.is_fx_symbolic_tracing()
+        return self._stock(*args, **kwargs) if traced else self.run(args, kwargs)
 
     @property
     def __code__(self) -> CodeType:  # torch.export reads it

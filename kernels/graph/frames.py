@@ -60,7 +60,8 @@ def _settled() -> type:
 
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
             unit, fakes, before = self.unit(), fakes_are_made(), Breaks()
-            module = _module_of(frame, unit.module)
+            code, values = private.code_and_values(frame)
+            module = _module_of(code, values, unit.module)
             if unit.is_given_up or isinstance(module, nn.RNNBase):
                 return _left()
             modes = without_dispatch_modes() if fakes else nullcontext()
@@ -68,9 +69,9 @@ def _settled() -> type:
                 self.module = module
                 result = super().__call__(frame, *others, **named)
             captures = fakes or not private.in_dispatch_mode()
-            left = captures and result.guarded_code is None and (before.are_more or _is_forward(frame.f_code))
+            left = captures and result.guarded_code is None and (before.are_more or _is_forward(code))
             if left and module is not None:
-                reason = self.reasons.setdefault(frame.f_code, before.said or "Dynamo does not follow its forward")
+                reason = self.reasons.setdefault(code, before.said or "Dynamo does not follow its forward")
                 unit.give_up(reason, module)
                 return _left()
             return result
@@ -78,10 +79,10 @@ def _settled() -> type:
     return Settled
 
 
-def _module_of(frame: Any, outer: nn.Module) -> nn.Module | None:
-    """The module that a frame computes in, in an outer one or the rest of its forward; None for a function's frame."""
-    rest = outer if frame.f_code.co_name.startswith("torch_dynamo_resume_in") else None
-    named = (value for name, value in frame.f_locals.items() if not name.startswith("___"))  # as Dynamo names others
+def _module_of(code: CodeType, values: Mapping[str, Any], outer: nn.Module) -> nn.Module | None:
+    """The module that a frame computes in: inside an outer one, or that in the rest of its forward; or none."""
+    rest = outer if code.co_name.startswith("torch_dynamo_resume_in") else None
+    named = (value for name, value in values.items() if not name.startswith("___"))  # as Dynamo names others
     found = (value.module if hasattr(value, "is_given_up") else value for value in named)  # of a part's wrapper
     return next((value for value in found if isinstance(value, nn.Module)), rest)
 

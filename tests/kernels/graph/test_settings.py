@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tests.kernels.graph.nets import Block, assert_same, batch, loss_of, net, pair, steps
+from tests.kernels.graph.nets import Block, assert_same, batch, loss_of, net, pair, steps, tower
 from tests.kernels.saved import bytes_allocated
 
 
@@ -46,6 +46,12 @@ def test_functional_call() -> None:
         of_each.append([other.grad for other in others.values()])
         assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(*of_each, strict=True))
+
+
+def test_symbolic_tracing() -> None:
+    for model, x in ((net(), batch()), (tower(), batch(width=32))):  # blocks, and parts of what is captured whole
+        stock, ours, _ = pair(model)
+        assert torch.equal(torch.fx.symbolic_trace(ours)(x), stock(x))
 
 
 class Recurrent(nn.Module):
