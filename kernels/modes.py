@@ -1,6 +1,6 @@
 """PyTorch's modes: leaving all that are active and entering them again; and a mode of ours, that sees operations."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
@@ -12,10 +12,18 @@ class DispatchMode:
     """A context manager that sees each operation below autograd, in `__torch_dispatch__` of a subclass.
 
     Its base is not torch's TorchDispatchMode, which is touched only when it is entered.
+
+    Attributes
+    ----------
+    refused
+        What an operation on fake tensors raised that asked for numbers. A model that catches it would do something else
+        with numbers.
     """
 
+    refused: Exception | None = None
+
     def __enter__(self) -> Self:
-        mode = _dispatching()(self.__torch_dispatch__)
+        mode = _dispatching()(self)
         mode.__enter__()
         vars(self).setdefault("_entered", []).append(mode)
         return self
@@ -32,12 +40,16 @@ def _dispatching() -> Any:
     class Dispatching(private.TorchDispatchMode):
         supports_higher_order_operators = True  # as those that a checkpoint's graph draws random numbers by
 
-        def __init__(self, sees: Callable[..., Any]) -> None:
+        def __init__(self, seer: DispatchMode) -> None:
             super().__init__()
-            self.sees = sees
+            self.seer = seer
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.sees(func, types, args, kwargs)
+            try:
+                return self.seer.__torch_dispatch__(func, types, args, kwargs)
+            except (private.DataDependentOutputException, private.DynamicOutputShapeException) as error:
+                self.seer.refused = type(error)(*error.args)  # without what its traceback holds
+                raise
 
     return Dispatching
 
@@ -78,6 +90,16 @@ def within_function_modes(modes: Sequence[Any]) -> Iterator[None]:
     finally:
         for _ in modes:
             private.pop_function_mode()
+
+
+def are_left_for_capture(compiles: bool) -> bool:
+    """Whether Dynamo may capture with the dispatch modes that are active left meanwhile; the graphs run in them.
+
+    Of fake tensors, or if all are of ours, which see what PyTorch's own kernels do, but not what Inductor compiles.
+    """
+    if not private.in_dispatch_mode() or fakes_are_made():
+        return True
+    return not compiles and all(isinstance(mode, _dispatching()) for mode in private.mode_stack())
 
 
 def fakes_are_made() -> bool:

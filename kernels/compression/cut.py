@@ -143,8 +143,9 @@ def module_of(node: fx.Node) -> str:
 
 
 def operation_of(node: fx.Node) -> str:
-    """The operation that the model called, as "aten.addmm"; or "an input"."""
-    called = "an input" if node.op == "placeholder" else node.meta.get("original_aten", node.target)
+    """The operation that the model called, as "aten.addmm"; or "an input", or "a size", which may change or not."""
+    given = "a size" if is_size(node) else "an input"
+    called = given if node.op == "placeholder" else node.meta.get("original_aten", node.target)
     return str(called).removesuffix(".default")
 
 

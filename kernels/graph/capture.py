@@ -12,7 +12,7 @@ from torch import nn
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
 from actfit.kernels.graph.engine import Engine, Unit
-from actfit.kernels.graph.frames import Breaks
+from actfit.kernels.graph.frames import Breaks, are_ours
 from actfit.kernels.graph.units import parts
 from actfit.kernels.head.logits import Logits
 from actfit.kernels.memory.saved import like
@@ -51,11 +51,12 @@ class Captured(Unit):
         is_part: bool = False,
     ) -> None:
         super().__init__(name, own)
+        self.since: int | None = None  # how many graphs there were before its last call
         self._module, self.engine, self.is_part = weakref.ref(module), engine, is_part
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            inlined = self.is_part or exporting()
+            inlined = exporting() or (self.is_part and are_ours())
             return self._stock(*args, **kwargs) if inlined else _inside_compile(self, args, kwargs)
         traced = torch.jit.is_tracing() or private.is_fx_symbolic_tracing()
         return self._stock(*args, **kwargs) if traced else self.run(args, kwargs)
@@ -86,6 +87,11 @@ class Captured(Unit):
         return not self.is_given_up
 
     @property
+    def runs_compiled(self) -> bool:
+        """Whether Inductor compiles them, of which modes see nothing."""
+        return self.engine.compiles and self.runs_graphs
+
+    @property
     def module(self) -> Any:
         """The module, which whoever calls it holds."""
         return self._module()
@@ -99,7 +105,7 @@ class Captured(Unit):
         return self._by_graphs(*args, **kwargs)
 
     def _by_graphs(self, *args: Any, **kwargs: Any) -> Any:
-        engine, before = self.engine, self.engine.runs
+        engine, before, self.since = self.engine, self.engine.runs, len(self.engine.graphs)
         breaks = None if self.key in engine.entries else Breaks()
         try:
             try:
@@ -128,6 +134,9 @@ class Captured(Unit):
     def _tell(self, breaks: Breaks | None) -> None:
         """Warn, once, that it ran as stock."""
         engine, name = self.engine, self.name or "the model"
+        is_cell, in_mode = isinstance(self.module, nn.RNNBase), in_dispatch_mode()
+        if not self.is_given_up and breaks is not None and not is_cell and not in_mode:
+            self.give_up(breaks.said or "no graph was captured", self.module)
         if self.is_given_up:
             what = (
                 "cannot be captured whole, but in parts" if self.split() else "runs as stock, as it cannot be captured"
@@ -135,13 +144,11 @@ class Captured(Unit):
             engine.warn_once(like(name), f"{name} {what}: {engine.stock[self.name]}")
             return
         reason = engine.skipped.get(self.name, "no graph was captured")
-        if isinstance(self.module, nn.RNNBase):
+        if is_cell:
             reason = RECURRENT
-        elif in_dispatch_mode():
+        elif in_mode:
             engine.entries.pop(self.key, None)  # Dynamo would skip it outside of the mode, too
             reason = "within a TorchDispatchMode PyTorch runs no captured graphs"
-        elif breaks is not None and breaks.said:
-            reason = f"no graph was captured: {breaks.said}"
         engine.skipped[self.name] = reason
         engine.warn_once(f"{name} {reason}", f"{name} ran as stock: {reason}")
 
@@ -151,21 +158,22 @@ class Captured(Unit):
         Those are given up, too, that the culprit is in, a module whose forward cannot be captured.
         """
         self.engine.stock[self.name] = reason
-        self.engine.graphs[:] = [graph for graph in self.engine.graphs if graph.block != self.name]
+        if self.since is not None:
+            del self.engine.graphs[self.since :]  # of frames before that one
         for part in self.split():
             if culprit is not self.module and culprit in part.module.modules():
                 part.give_up(reason, culprit)
 
-    def split(self) -> list["Captured"]:
-        """Let its parts be captured where they are called outside of its graphs."""
+    def split(self, deeply: bool = False) -> list["Captured"]:
+        """Let its parts be captured where they are called outside of its graphs; and deeply, the parts of these."""
         split = []
         for name, part in parts(self.module, self.engine.method is not None):
             name = f"{self.name}.{name}" if self.name else name
             if not isinstance(own := vars(part).get("forward"), Captured):
                 part.forward = own = Captured(part, name, self.engine, own, is_part=True)
             split.append(own)
-            if own.is_given_up:
-                own.split()
+            if deeply or own.is_given_up:
+                own.split(deeply)
         return split
 
     def _lacks_sizes(self) -> bool:

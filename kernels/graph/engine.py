@@ -24,11 +24,12 @@ from actfit.kernels.graph.watch import Watch
 from actfit.kernels.graph.ways.policies import way_of
 from actfit.kernels.methods.every_tensor import EveryTensor
 from actfit.kernels.modes import (
+    are_left_for_capture,
     fakes_are_made,
     within_function_modes,
     without_function_modes,
 )
-from actfit.kernels.private import release
+from actfit.kernels.private import in_dispatch_mode, release
 
 NUMBERS = itertools.count()  # of captured calls
 UNGUARDED = release() < (2, 11)  # Dynamo does not look whether weights are frozen
@@ -127,11 +128,15 @@ class Engine:
         around, self.watch.running.unit = getattr(self.watch.running, "unit", None), call
         forward = call.own or type(module).forward
         try:
-            if not fakes_are_made():
+            if not in_dispatch_mode() or not are_left_for_capture(self.compiles):
                 return self.entry(call, module, None)(forward, module, args, kwargs)
-            fakes = seen_by_guards((args, kwargs))
-            with without_function_modes() as self.functions:
-                return self.entry(call, module, fakes)(forward, module, args, kwargs)
+            fakes, count = seen_by_guards((args, kwargs)) if fakes_are_made() else None, len(self.graphs)
+            try:
+                with without_function_modes() as self.functions:
+                    return self.entry(call, module, fakes)(forward, module, args, kwargs)
+            finally:
+                if fakes is None:  # Dynamo captures anew in each mode
+                    del self.graphs[count:]
         finally:
             self.functions, self.watch.running.unit = [], around
 
@@ -176,7 +181,7 @@ class Engine:
         way = None if self.policy is None else way_of(self.policy)
         watch, shares = self.watch if self.planned else None, self.shares and not self.compiles
         kind = InductorPartitioner if self.compiles and generates else Partitioner
-        again = name in self.recomputed
+        again = self.recomputes(name)
         given = self.graphs, self.method_of(name), way, self.refused, watch, self.compiles, again, shares
         return kind(*given, block=name)
 
@@ -186,7 +191,11 @@ class Engine:
 
     def variant(self, name: str) -> Hashable:
         """What modules that are alike must have in common to share their graphs."""
-        return name in self.recomputed, self.method_of(name)
+        return self.recomputes(name), self.method_of(name)
+
+    def recomputes(self, name: str) -> bool:
+        """Whether backward runs a module again, or parts of it where it is captured in parts."""
+        return any(name == block or name.startswith(f"{block}.") for block in self.recomputed)
 
     def warn_once(self, about: str, text: str) -> None:
         if self.warns and about not in self.warned:
@@ -220,7 +229,8 @@ class Engine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = type(self)(*self._given)
-        made.refused = self.refused  # what a copy tells, as one on fake tensors, holds for all
+        # What a copy tells, as one on fake tensors, holds for all.
+        made.refused, made.warned = self.refused, self.warned
         memo[id(self)] = made
         return made
 

@@ -4,6 +4,7 @@ A frame that Dynamo leaves, as one that calls a recurrent layer, is followed no 
 and its parts are captured one by one. What Dynamo itself would do depends on what it left before in this process.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,11 +13,12 @@ from types import CodeType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, fx, nn
 
 from actfit.kernels import private
 from actfit.kernels.memory.isolated import quiet
-from actfit.kernels.modes import fakes_are_made, without_dispatch_modes
+from actfit.kernels.modes import are_left_for_capture, fakes_are_made, without_dispatch_modes
 
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 OF_DYNAMO = {
@@ -25,6 +27,7 @@ OF_DYNAMO = {
     "skip_nnmodule_hook_guards": False,
     "optimize_ddp": False,  # else DDP's buckets cut a block's graph in parts
     "allow_empty_graphs": True,  # else a block that only gives back its input once runs as stock ever after
+    "trace_numpy": False,  # else random numbers are PyTorch's, and sums have another order
     "allow_rnn": True,  # else the whole frame is left that calls a recurrent layer, not only this call
 }
 
@@ -37,12 +40,25 @@ def captured(function: Callable[..., Any], backend: Callable[..., Any], unit: Ca
         _name_modules(graph.graph, unit().module, callback.module)
         return backend(graph, inputs)
 
-    context = private.optimize(named, guard_filter_fn=_guards_of_real_tensors)
+    def kept(guards: Sequence[Any]) -> list[bool]:
+        """Not those of fake tensors, which none passes again, where `seen_by_guards` tells these apart."""
+        return [not (callback.is_call and g.guard_type == "TENSOR_MATCH" and private.is_fake(g.value)) for g in guards]
+
+    context = private.optimize(named, guard_filter_fn=kept)
     if hasattr(context, "callback"):  # else an environment variable turns Dynamo off
         callback = context.callback
-        callback.__class__, callback.unit = _settled(), unit
+        callback.__class__, callback.unit, callback.call = _settled(), unit, function.__code__
     made: Callable[..., Any] = context(function)
     return made
+
+
+_capturing = threading.local()
+
+
+@torch.compiler.assume_constant_result
+def are_ours() -> bool:
+    """Whether it is for a captured module that Dynamo follows this thread's code; it can follow this function."""
+    return getattr(_capturing, "on", False)
 
 
 @cache
@@ -54,24 +70,33 @@ def _settled() -> type:
         """
 
         unit: Callable[[], Any]
-        module: nn.Module | None  # that computes what the frame does, which is captured
+        call: CodeType  # of the function that is captured
+        is_call = False  # whether the frame that is captured is that function's
+        module: nn.Module | None = None  # that computes what this frame does
+        said = ""  # by Dynamo, last
         lock: ClassVar[Any] = threading.RLock()  # settings are those of the process
         reasons: ClassVar[WeakKeyDictionary[CodeType, str]] = WeakKeyDictionary()  # Dynamo says each only once
 
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
-            unit, fakes, before = self.unit(), fakes_are_made(), Breaks()
+            unit, before = self.unit(), Breaks()
             code, values = private.code_and_values(frame)
-            module = _module_of(code, values, unit.module)
-            if unit.is_given_up or isinstance(module, nn.RNNBase):
+            module = unit.module if code is self.call else _module_of(code, values)
+            captures = are_left_for_capture(unit.engine.compiles)
+            if unit.is_given_up or not captures or isinstance(module, nn.RNNBase):
                 return _left()
-            modes = without_dispatch_modes() if fakes else nullcontext()
-            with self.lock, patched(private.dynamo_config, OF_DYNAMO), quiet(), modes, _recurrent_layers_left():
-                self.module = module
-                result = super().__call__(frame, *others, **named)
-            captures = fakes or not private.in_dispatch_mode()
-            left = captures and result.guarded_code is None and (before.are_more or _is_forward(code))
+            modes = without_dispatch_modes() if private.in_dispatch_mode() else nullcontext()
+            settings = OF_DYNAMO | ({"automatic_dynamic_shapes": False} if fakes_are_made() else {})  # see `of_tracing`
+            with self.lock, patched(private.dynamo_config, settings), quiet(), modes, _recurrent_layers_left():
+                self.module, self.is_call, _capturing.on = module, code is self.call, True
+                try:
+                    with _frames_left_whole() if module is not None else nullcontext():
+                        result = super().__call__(frame, *others, **named)
+                finally:
+                    self.module, _capturing.on = None, False  # Dynamo keeps this for ever
+            self.said = before.said or self.said
+            left = result.guarded_code is None and (before.are_more or _is_forward(code))
             if left and module is not None:
-                reason = self.reasons.setdefault(code, before.said or "Dynamo does not follow its forward")
+                reason = self.reasons.setdefault(code, before.said or self.said or "its forward cannot be followed")
                 unit.give_up(reason, module)
                 return _left()
             return result
@@ -79,12 +104,28 @@ def _settled() -> type:
     return Settled
 
 
-def _module_of(code: CodeType, values: Mapping[str, Any], outer: nn.Module) -> nn.Module | None:
-    """The module that a frame computes in: inside an outer one, or that in the rest of its forward; or none."""
-    rest = outer if code.co_name.startswith("torch_dynamo_resume_in") else None
-    named = (value for name, value in values.items() if not name.startswith("___"))  # as Dynamo names others
-    found = (value.module if hasattr(value, "is_given_up") else value for value in named)  # of a part's wrapper
-    return next((value for value in found if isinstance(value, nn.Module)), rest)
+def _module_of(code: CodeType, values: Mapping[str, Any]) -> nn.Module | None:
+    """The module of which a frame runs a method, or the rest of one; None for another function's frame."""
+    own = (value for name, value in values.items() if not name.startswith("___"))  # as Dynamo names others
+    first: Any = next(own, None)
+    first = first.module if hasattr(first, "is_given_up") else first  # a part's wrapper
+    name = re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", code.co_name)
+    return first if isinstance(first, nn.Module) and (hasattr(type(first), name) or name == "inner") else None
+
+
+@contextmanager
+def _frames_left_whole() -> Iterator[None]:
+    """Lets Dynamo leave a frame that it cannot resume, not what comes before in a graph and the rest without a word."""
+    kind, own = private.InstructionTranslatorBase, private.InstructionTranslatorBase.step_graph_break
+
+    def leave(*_: Any) -> None:
+        raise private.SkipFrame("it cannot be resumed")
+
+    kind.step_graph_break = leave
+    try:
+        yield
+    finally:
+        kind.step_graph_break = own
 
 
 OWN = "L['module']"  # by which a path of Dynamo's begins in the frame that calls a module's forward
@@ -155,11 +196,6 @@ def _recurrent_layers_left() -> Iterator[None]:
             for name in marks:
                 del vars(function)[name]
             vars(function).update(own)
-
-
-def _guards_of_real_tensors(guards: Sequence[Any]) -> list[bool]:
-    """Which guards to keep: none of fake tensors, which no fake tensor passes again."""
-    return [not (guard.guard_type == "TENSOR_MATCH" and private.is_fake(guard.value)) for guard in guards]
 
 
 def seen_by_guards(given: Any) -> tuple[Any, ...]:

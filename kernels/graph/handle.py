@@ -1,5 +1,6 @@
 """`compress`: a model whose training saves less, and the handle that tells and undoes it."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
@@ -50,9 +51,10 @@ class Handle:
         engine: Engine,
         plan: Plan | None = None,
         checked: Checked | None = None,
+        cells: Sequence[str] = (),
     ) -> None:
         self._changed, self._engine, self.plan, self.checked = changed, engine, plan, checked
-        self.watch = engine.watch
+        self.watch, self._cells = engine.watch, cells
         self.heads = [module.forward for _, module in changed if isinstance(module.forward, Head)]
 
     @property
@@ -69,12 +71,7 @@ class Handle:
 
     @property
     def stock(self) -> dict[str, str]:
-        cells = {
-            ".".join(filter(None, (name, inner))): RECURRENT
-            for name, module in self._changed
-            for inner, part in module.named_modules()
-            if isinstance(part, nn.RNNBase)
-        }
+        cells = dict.fromkeys(self._cells if self._changed else (), RECURRENT)
         return {**cells, **self._engine.skipped, **self._engine.stock}
 
     @property
@@ -214,8 +211,9 @@ def compress(
     changed = install(model, engine, () if plan is None else plan.unchanged)
     for name, module in changed:
         if not name and isinstance(module.forward, Captured):
-            module.forward.split()  # methods other than forward call its parts
-    handle = Handle(changed, engine, plan, checked)
+            module.forward.split(deeply=True)  # methods other than forward call its parts
+    cells = [name for name, module in model.named_modules() if name and isinstance(module, nn.RNNBase)]
+    handle = Handle(changed, engine, plan, checked, cells)
     if chunked_loss and not handle.heads:
         warn(
             f"chunked_loss must have a linear layer outside of repeated blocks, with at least {MANY} outputs and"

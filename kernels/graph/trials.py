@@ -52,7 +52,7 @@ class Named(Partitioner):
     """A partitioner of graphs that modules share: each run is of the module that its engine says."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        again = name in engine.recomputed
+        again = engine.recomputes(name)
         super().__init__(engine.graphs, engine.method_of(name), compiles=engine.compiles, again=again)
         self._engine = weakref.proxy(engine)  # Dynamo keeps partitioners for ever
 
@@ -76,7 +76,7 @@ class _Tried(Engine):
 
     def variant(self, name: str) -> bool:
         """Only that: all have the same graphs else, and codes on trial are looked up when they run."""
-        return name in self.recomputed
+        return self.recomputes(name)
 
 
 class _Trying(Named):

@@ -57,10 +57,10 @@ def units(model: nn.Module, leaves: bool, heads: bool = False) -> Iterator[tuple
 def parts(module: nn.Module, leaves: bool) -> Iterator[tuple[str, nn.Module]]:
     """Names and modules to capture in place of a module that cannot be captured whole; as of `units`."""
     for name, child in module.named_children():
-        if isinstance(child, LISTS):
+        if not has_forward(child):
             inner = parts(child, leaves)
         else:
-            inner = units(child, leaves) if has_forward(child) and _computes(child, leaves=False) else iter(())
+            inner = units(child, leaves) if _computes(child, leaves=False) else iter(())
         yield from ((f"{name}.{part}" if part else name, found) for part, found in inner)
 
 
@@ -80,6 +80,6 @@ def _blocks(model: nn.Module) -> set[nn.Module]:
 
 
 def _computes(module: nn.Module, leaves: bool) -> bool:
-    if isinstance(module, (*LISTS, nn.Embedding, nn.Identity)):
+    if isinstance(module, (*LISTS, nn.Embedding, nn.Identity, nn.RNNBase)):
         return False
     return leaves or any(True for _ in module.children())

@@ -84,6 +84,11 @@ def is_captured(module: nn.Module) -> bool:
     return getattr(vars(module).get("forward"), "runs_graphs", False)
 
 
+def is_generated(module: nn.Module) -> bool:
+    """Whether its calls run graphs that Inductor compiles, so that no mode sees what they allocate."""
+    return getattr(vars(module).get("forward"), "runs_compiled", False)
+
+
 def outside_graphs(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Names and modules of a model without those inside captured ones, whose calls are traced, hooks and all."""
     inside: set[nn.Module] = set()

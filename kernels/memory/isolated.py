@@ -48,6 +48,14 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
                 vars(module).clear()
 
 
+def hides_memory(model: nn.Module) -> bool:
+    """Whether fake tensors do not show all that it saves: the workspaces of oneDNN's LSTM and cuDNN's layers."""
+    return any(
+        isinstance(module, nn.LSTM) or (isinstance(module, nn.RNNBase) and next(module.parameters()).is_cuda)
+        for module in model.modules()
+    )
+
+
 class _Writes(DispatchMode):
     """Notes in `before` the numbers of parameters that operations write to while it is entered."""
 

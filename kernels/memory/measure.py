@@ -11,7 +11,7 @@ from torch import nn
 from actfit.kernels.errors import KernelError
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
-from actfit.kernels.memory.isolated import forget_fakes, noting_writes, on_copies, on_fakes, train
+from actfit.kernels.memory.isolated import forget_fakes, hides_memory, noting_writes, on_copies, on_fakes, train
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.recorder import Births, Recorder
 from actfit.kernels.memory.saved import Saved
@@ -132,7 +132,7 @@ def trial(
     Forward runs in what `within` makes, and with `training` in training mode. It runs on fake tensors if `fake`, which
     raises KernelError where these do not work, or if it is None and they do; else for real.
     """
-    if fake is not False:
+    if fake or (fake is None and not hides_memory(model)):
         try:
             return _faked(model, args, kwargs, within, training)
         except LeakError:
@@ -144,7 +144,7 @@ def trial(
                     " saved_bytes(model, inputs) runs it for real"
                 ) from error
     if any(map(is_captured, model.modules())):
-        return saved_by_compiled(model, args, kwargs)  # its graphs run in no mode that makes no fake tensors
+        return saved_by_compiled(model, args, kwargs)
     with on_copies(model), noting_writes(model):
         if training:
             train(model)
@@ -184,4 +184,6 @@ def _recorded(
     with torch.enable_grad():
         with recorder, within():
             output = model(*args, **kwargs)
+        if recorder.births.refused is not None:
+            raise recorder.births.refused
         return recorder.saved(output), recorder.births

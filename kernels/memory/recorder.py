@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError
-from actfit.kernels.memory.compiled import is_captured, outside_graphs
+from actfit.kernels.memory.compiled import is_generated, outside_graphs
 from actfit.kernels.memory.saved import Saved, SavedTensor, Saver
 from actfit.kernels.memory.storages import addresses, operand_storages, storages
 from actfit.kernels.modes import DispatchMode, fakes_are_made
@@ -96,8 +96,8 @@ class Births(DispatchMode):
 class Recorder:
     """A context manager for a forward pass; then `saved(output)` gives what is saved, as long as the output is alive.
 
-    Under torch.compile and for models that `compress` changed use `saved_bytes`: within a Recorder PyTorch runs no
-    captured graphs, unless tensors are fake, so it raises KernelError for such a model.
+    Of compiled code it sees nothing: use `saved_bytes`. It raises KernelError for a model that
+    `compress(..., compiled=True)` changed, unless tensors are fake.
 
     Attributes
     ----------
@@ -121,10 +121,10 @@ class Recorder:
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        if self.model is not None and any(map(is_captured, self.model.modules())) and not fakes_are_made():
+        if self.model is not None and any(map(is_generated, self.model.modules())) and not fakes_are_made():
             raise KernelError(
-                "model must be stock for a Recorder, within which PyTorch runs no captured graphs, got one that"
-                " compress(...) changed; use saved_bytes(model, inputs), or call remove() of its handle"
+                "model must not be compiled for a Recorder, which sees nothing of what compiled code allocates, got one"
+                " that compress(..., compiled=True) changed; use saved_bytes(model, inputs)"
             )
         with ExitStack() as stack:
             for name, module in () if self.model is None else outside_graphs(self.model):

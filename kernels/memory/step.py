@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from actfit.kernels.errors import KernelError, shown
+from actfit.kernels import private
+from actfit.kernels.errors import KernelError, shown, warn
 from actfit.kernels.memory.accounting import Within, within_of
-from actfit.kernels.memory.isolated import forget_fakes, on_fakes, train
+from actfit.kernels.memory.isolated import forget_fakes, hides_memory, on_fakes, train
 from actfit.kernels.memory.making import line
 from actfit.kernels.memory.measure import has_forward, unpacked
 from actfit.kernels.memory.storages import bytes_of, operand_storages, tensors
@@ -95,6 +96,12 @@ def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
         return 0
 
 
+HIDDEN = (
+    "the peak must leave out what oneDNN's nn.LSTM and cuDNN's recurrent layers keep for themselves, as tensors without"
+    " memory do not show it; saved_bytes(model, inputs) runs such a model for real, and counts it"
+)
+
+
 def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kwargs: Any) -> int:
     """The most bytes that are alive at once in forward and backward, besides those from before.
 
@@ -111,6 +118,8 @@ def peak_bytes(model: nn.Module, /, *args: Any, accounting: str = "as-run", **kw
             f"model must be a torch.nn.Module that has a forward, got {type(model).__name__}; see saved_bytes"
         )
     args, kwargs = unpacked(model, args, kwargs)
+    if hides_memory(model):
+        warn(HIDDEN)
     run_step(living, model, args, kwargs, within=within)
     return living.peak
 
@@ -151,6 +160,8 @@ def run_step(
                 if loss is None:
                     output = None
                 torch.autograd.backward(results, [torch.ones_like(x) for x in results])
+            if living.refused is not None:
+                raise living.refused
         del copied, positional, named, copied_targets, output, results
     except KernelError:
         raise
@@ -165,10 +176,11 @@ def run_step(
 
 
 def _way_out(error: Exception) -> str:
-    if type(error).__name__ == "DataDependentOutputException":
+    if isinstance(error, private.DataDependentOutputException | private.DynamicOutputShapeException):
         return (
-            "these have no numbers to read or to decide by: let loss read none, as .item() does, and say what forward"
-            " looks up, as tgt_is_causal=True beside a mask of nn.Transformer"
+            "these have no numbers to read, to print or to decide by, as .item() and nonzero() do: take that out of"
+            " forward and loss, and say what forward looks up, as tgt_is_causal=True beside a mask of nn.Transformer;"
+            " compress(model, bits=8) needs no such run"
         )
     return "check that it runs with these inputs, loss and targets"
 

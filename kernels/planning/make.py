@@ -12,6 +12,7 @@ from actfit.coefficients.progress import shown as shown_progress
 from actfit.kernels import private
 from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.making import line
+from actfit.kernels.memory.measure import has_forward
 from actfit.kernels.memory.step import Loss
 from actfit.kernels.planning.batches import Call, call_of, enough, on_samples
 from actfit.kernels.planning.budget import GOALS, Goal
@@ -140,6 +141,11 @@ def task_of(*given: Any, **named: Any) -> Task:
 def _check(task: Task) -> None:
     if not isinstance(task.model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {shown(task.model)}")
+    if not has_forward(task.model):
+        raise KernelError(
+            f"model must have a forward to be planned for, got {type(task.model).__name__}; give a module whose forward"
+            " makes the calls of a step"
+        )
     for name, count in (("samples", task.samples), ("passes", task.passes)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise KernelError(f"{name} must be a whole number of 1 or more, got {shown(count)}")

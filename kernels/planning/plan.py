@@ -141,6 +141,12 @@ class Plan:
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
                     f" {type(model).__name__} has not; plan anew by compress(model, fit=..., inputs=...)"
                 )
+        for module in (*self.recomputed, *self.unchanged):
+            if next(model.get_submodule(module).children(), None) is None:
+                raise KernelError(
+                    f"plan must be of this model, got one of a {self.model} with a block {module!r}, which is a single"
+                    f" layer of {type(model).__name__}; plan anew by compress(model, fit=..., inputs=...)"
+                )
         for kind, alike in repeated_modules(model).items():
             known = self.modules.get(kind, len(alike))
             if len(alike) > known:

@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from actfit.kernels.errors import KernelError, shown, warn
+from actfit.kernels.memory.isolated import hides_memory
 from actfit.kernels.memory.saved import size
+from actfit.kernels.memory.step import HIDDEN
 from actfit.kernels.methods.planned import WIDTHS
 from actfit.kernels.planning.blocks import repeated_modules
 from actfit.kernels.planning.budget import Goal, Limits, check, limits
@@ -67,8 +69,8 @@ def plan_of(
     error = measured.errors.measured
     if is_coarse:
         warn(
-            f"{argument} must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: they err"
-            f' by {error:.2%}, the least that fits; make_plan(..., goal="error") takes that as it is'
+            f"{argument} must be larger for gradients as exact as the model's dtype is, got {shown(budget)}: those of"
+            f' this plan err by {error:.2%}, the least that fits; make_plan(..., goal="error") does not warn of it'
         )
     if isinstance(max_gradient_error, float) and error > max_gradient_error:
         warn(
@@ -80,6 +82,8 @@ def plan_of(
 
 def _doubts(task: Task) -> Iterator[str]:
     """What a user may not mean."""
+    if hides_memory(task.model):
+        yield HIDDEN
     if task.training:
         yield (
             "model must be in training mode, got one in eval(), which is planned for as it is in train(); call"

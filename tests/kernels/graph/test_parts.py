@@ -9,68 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actfit import KernelError, compress, peak_bytes, saved_bytes
+from actfit import KernelError, compress, saved_bytes
+from tests.kernels.graph.broken import (
+    CANNOT,
+    COUNTS,
+    Inside,
+    Looping,
+    Silencing,
+    Towers,
+    Trying,
+    kept,
+)
 from tests.kernels.graph.nets import assert_same, batch, pair, steps, tower
-from tests.kernels.saved import bytes_allocated
-
-COUNTS = 64  # bytes of a few numbers that autograd keeps
-CANNOT = "ignore:.*cannot be captured whole"
-
-
-def kept(call: Callable[..., Tensor], x: Tensor) -> int:
-    """Bytes that a call leaves allocated besides its result."""
-    result, left = bytes_allocated(call, x)
-    return left - result.nbytes
-
-
-class Towers(nn.Module):
-    """Two parts, which a forward calls in a way of its own, or by other methods."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = tower(256), tower(256)
-
-    def encode(self, x: Tensor) -> Tensor:
-        made: Tensor = self.first(x)
-        return made
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.second(self.encode(x)).sin()
-        return made
-
-
-class Trying(Towers):
-    def forward(self, x: Tensor) -> Tensor:
-        try:
-            x = self.first(x)
-            print(end="")
-        except ValueError:
-            return x
-        return self.second(x).sin()
-
-
-class Warning_(Towers):
-    def forward(self, x: Tensor) -> Tensor:
-        with warnings.catch_warnings():
-            x = self.first(x)
-            print(end="")
-            return self.second(x).sin()
-
-
-class Looping(Towers):
-    def forward(self, x: Tensor) -> Tensor:
-        for part in (self.first, self.second):
-            x = part(x)
-            print(end="")
-        return x.sin()
-
-
-class Inside(Towers):
-    """One part of it cannot be captured, and the other can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.second = Trying()  # type: ignore[assignment]
 
 
 def blocks(kind: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -79,7 +29,7 @@ def blocks(kind: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "try": Trying,
-    "with": Warning_,
+    "with": Silencing,
     "for": Looping,
     "a part": Inside,
     "blocks with try": blocks(Trying),
@@ -188,38 +138,12 @@ def test_copies_and_removal() -> None:
     assert all("forward" not in vars(module) for module in ours.modules())
 
 
-@pytest.mark.filterwarnings(CANNOT)
-def test_a_plan_of_parts() -> None:
-    ours, x = nn.Sequential(Trying(), Trying()), batch(512, 32)
-    limit = int(peak_bytes(ours, x) * 0.7)
-    handle = compress(ours, fit=f"{limit}B", inputs=x)
-    assert handle.plan is not None
-    steps((ours,), lambda model: model(x).square().sum(), 2)
-    assert peak_bytes(ours, x) <= limit
-    assert torch.equal(ours(x), ours(x))
-
-
-class Deep(nn.Module):
-    """Parts that PyTorch captures in graphs of their own, as a number is read in each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.last = Reading(), tower(256)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.last(self.inner(x).exp())
-        return made
-
-
-class Reading(Towers):
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        return self.second(x * float(x.detach().mean() > 0)).sigmoid()
-
-
-def test_names_are_those_in_the_model() -> None:
-    """Of graphs of inner frames, too, and of parts by whose wrappers PyTorch comes to them."""
-    _, ours, handle = pair(nn.Sequential(Deep(), nn.Dropout(0.0)), bits=8)
-    ours(batch(512, 32)).sum().backward()
-    names = {row.site.rpartition(": ")[0] for graph in handle.report.graphs for row in graph.crossings if row.site}
-    assert {"0.inner.first.0", "0.inner.second.0", "0.last.0"} <= names <= {name for name, _ in ours.named_modules()}
+def test_methods_within_torch_compile() -> None:
+    """The user's compiler leaves parts to their own graphs, and a warning says what to write."""
+    ours, x = Towers(), batch(512, 32)
+    compress(ours)
+    stock = kept(Towers().encode, x)
+    encode = torch.compile(ours.encode, backend="eager")
+    with pytest.warns(UserWarning, match="torch.compile runs a model that compress"):
+        encode(x).sum().backward()
+    assert kept(encode, x) < 0.8 * stock

@@ -98,12 +98,17 @@ def test_a_checkpoint_inside_blocks_around_attention() -> None:
     assert peak_bytes(model, x) > counted.total
 
 
-def test_a_recorder_refuses_what_it_would_measure_as_stock() -> None:
+def test_a_recorder_sees_what_captured_graphs_save_but_not_compiled_ones() -> None:
+    for options in ({}, {"bits": 8}):
+        model = transformer(0.0)
+        stock, handle = saved_bytes(model, WORDS).total, compress(model, **options)
+        for _ in range(2):  # the first captures
+            with Recorder(model) as recorder:
+                output = model(WORDS)
+            assert recorder.saved(output).total == saved_bytes(model, WORDS).total < stock
+        assert saved_bytes(lambda x, model=model: model(x), WORDS).total == recorder.saved(output).total
+        assert not handle.stock
     model = transformer(0.0)
-    handle = compress(model)
-    with pytest.raises(KernelError, match=r"^model must be stock for a Recorder, .*; use saved_bytes"):
+    compress(model, compiled=True)
+    with pytest.raises(KernelError, match=r"^model must not be compiled for a Recorder, .*; use saved_bytes"):
         Recorder(model).__enter__()
-    handle.remove()
-    with Recorder(model) as recorder:
-        output = model(WORDS)
-    assert recorder.saved(output).total == saved_bytes(model, WORDS).total

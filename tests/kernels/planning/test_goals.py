@@ -119,7 +119,9 @@ def test_a_goal_that_is_none() -> None:
 def test_a_budget_that_only_larger_errors_meet_is_warned_of() -> None:
     """In float32, by default, gradients are exact; one that is not is told, and the same on request is not."""
     model, inputs = text(1)
-    with pytest.warns(UserWarning, match=r"budget must be larger for gradients as exact .*, got 0.1: they err by"):
+    with pytest.warns(
+        UserWarning, match=r"budget must be larger for gradients as exact .*, got 0.1: those of this plan err by"
+    ):
         plan = make_plan(model, inputs, 0.1)
     assert plan.errors.measured > 0
     with warnings.catch_warnings():
