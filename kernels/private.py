@@ -59,6 +59,7 @@ NAMES = {
     "min_cut": "torch._functorch.partitioners.min_cut_rematerialization_partition",
     "aot_autograd": "torch._dynamo.backends.common.aot_autograd",
     "counters": "torch._dynamo.utils.counters",
+    "compile_lock": "torch._dynamo.convert_frame.compile_lock",
     "ConvertFrameReturn": "torch._dynamo.types.ConvertFrameReturn",
     "trace_rules": "torch._dynamo.trace_rules",
     "InstructionTranslatorBase": "torch._dynamo.symbolic_convert.InstructionTranslatorBase",

@@ -74,7 +74,6 @@ def _settled() -> type:
         is_call = False  # whether the frame that is captured is that function's
         module: nn.Module | None = None  # that computes what this frame does
         said = ""  # by Dynamo, last
-        lock: ClassVar[Any] = threading.RLock()  # settings are those of the process
         reasons: ClassVar[WeakKeyDictionary[CodeType, str]] = WeakKeyDictionary()  # Dynamo says each only once
 
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
@@ -86,7 +85,13 @@ def _settled() -> type:
                 return _left()
             modes = without_dispatch_modes() if private.in_dispatch_mode() else nullcontext()
             settings = OF_DYNAMO | ({"automatic_dynamic_shapes": False} if fakes_are_made() else {})  # see `of_tracing`
-            with self.lock, patched(private.dynamo_config, settings), quiet(), modes, _recurrent_layers_left():
+            with (
+                private.compile_lock,
+                patched(private.dynamo_config, settings),
+                quiet(),
+                modes,
+                _recurrent_layers_left(),
+            ):
                 self.module, self.is_call, _capturing.on = module, code is self.call, True
                 try:
                     with _frames_left_whole() if module is not None else nullcontext():
