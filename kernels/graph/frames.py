@@ -20,6 +20,7 @@ from actfit.kernels import private
 from actfit.kernels.memory.isolated import quiet
 from actfit.kernels.modes import are_left_for_capture, fakes_are_made, without_dispatch_modes
 
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # have frames of their own before Python 3.12
 LIMIT = 1 << 10  # sizes and other variants of a block that have graphs of their own
 OF_DYNAMO = {
     "recompile_limit": LIMIT,
@@ -79,7 +80,8 @@ def _settled() -> type:
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
             unit, before = self.unit(), Breaks()
             code, values = private.code_and_values(frame)
-            module = unit.module if code is self.call else _module_of(code, values)
+            inline = code is self.call or code.co_name in COMPREHENSIONS
+            module = unit.module if inline else _module_of(code, values)
             captures = are_left_for_capture(unit.engine.compiles)
             if unit.is_given_up or not captures or isinstance(module, nn.RNNBase):
                 return _left()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from actfit.kernels.errors import KernelError
+from actfit.kernels.errors import KernelError, shown
 from actfit.kernels.memory.accounting import Within, within_of
 from actfit.kernels.memory.compiled import is_captured, is_compiled, saved_by_compiled
 from actfit.kernels.memory.isolated import forget_fakes, hides_memory, noting_writes, on_copies, on_fakes, train
@@ -71,6 +71,8 @@ def _check(model: Any, fake: bool | None, accounting: str) -> None:
     """Raise KernelError for what cannot be measured, or not so."""
     if not callable(model):
         raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
+    if fake not in (None, True, False):
+        raise KernelError(f"fake must be True, False or None, got {shown(fake)}")
     if isinstance(model, nn.Module) and not has_forward(model):
         raise KernelError(
             f"model must have a forward, got {type(model).__name__}; give the model that it is part of, or a function"

@@ -14,6 +14,7 @@ from tests.kernels.graph.broken import (
     CANNOT,
     COUNTS,
     Inside,
+    Listing,
     Looping,
     Silencing,
     Towers,
@@ -31,9 +32,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "try": Trying,
     "with": Silencing,
     "for": Looping,
+    "list": Listing,
     "a part": Inside,
     "blocks with try": blocks(Trying),
     "blocks with for": blocks(Looping),
+    "blocks with lists": blocks(Listing),
     "blocks of which a part": blocks(Inside),
 }
 

@@ -201,6 +201,7 @@ def test_on_cuda_the_allocator_agrees_to_its_rounding() -> None:
     ("args", "kwargs", "message"),
     [
         ((3,), {}, "model must be a module or a function, got int"),
+        ((torch.exp, X), {"fake": "yes"}, "fake must be True, False or None, got 'yes'"),
         ((nn.ReLU(), X), {"accounting": "gpu"}, "accounting must be one of as-run, cuda, got 'gpu'"),
         ((torch.exp, X), {"fake": True}, "fake=True must go with a module"),
         ((torch.exp, X), {"accounting": "cuda"}, "accounting='cuda' must go with a module on fake .* got a function"),
