@@ -101,7 +101,7 @@ def _settled() -> type:
                 finally:
                     self.module, _capturing.on = None, False  # Dynamo keeps this for ever
             self.said = before.said or self.said
-            left = result.guarded_code is None and (before.are_more or _is_forward(code))
+            left = result.guarded_code is None and (before.are_more or _computes(code, values))
             if left and module is not None:
                 reason = self.reasons.setdefault(code, before.said or self.said or "its forward cannot be followed")
                 unit.give_up(reason, module)
@@ -152,9 +152,10 @@ def _name_modules(graph: fx.Graph, outer: nn.Module, module: nn.Module | None) -
                 node.meta["nn_module_stack"] = stack = {**stack, key: (f"{OWN}.{name}" if name else OWN, kind)}
 
 
-def _is_forward(code: CodeType) -> bool:
-    """Whether it is a forward, of which Dynamo of 2.9 does not tell that it gave it up; not one of torch's own."""
-    return code.co_name == "forward" and not private.trace_rules.check(code)
+def _computes(code: CodeType, values: Mapping[str, Any]) -> bool:
+    """Whether it is a forward, not of torch's own, or a part of one: Dynamo of 2.9 leaves some without a word."""
+    inline = code.co_name in COMPREHENSIONS and any(isinstance(value, Tensor) for value in values.values())
+    return inline or (code.co_name == "forward" and not private.trace_rules.check(code))
 
 
 def _left() -> Any:
