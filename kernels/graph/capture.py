@@ -78,7 +78,8 @@ class Captured(Unit):
         return inspect.signature(self.own or type(self.module).forward.__get__(self.module))
 
     @property
-    def is_given_up(self) -> bool:  # type: ignore[override]
+    def is_given_up(self) -> bool:
+        """Whether Dynamo cannot follow its forward."""
         return self.name in self.engine.stock
 
     @property

@@ -48,16 +48,10 @@ class Unit:
         Of the engine's entry at the last call; and of the engine's kinds, from the first call on.
     """
 
-    is_given_up = False  # whether Dynamo cannot follow its forward
-
     def __init__(self, name: str, own: Callable[..., Any] | None) -> None:
         self.name, self.own = name, own
         self.key: Any = None
         self.kind: int | None = None
-
-    def give_up(self, reason: str, culprit: nn.Module) -> None:
-        """Run it as stock from now on, and from the frame on that Dynamo is in, of a module inside of it."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

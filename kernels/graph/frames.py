@@ -78,13 +78,13 @@ def _settled() -> type:
         reasons: ClassVar[WeakKeyDictionary[CodeType, str]] = WeakKeyDictionary()  # Dynamo says each only once
 
         def __call__(self, frame: Any, *others: Any, **named: Any) -> Any:
-            unit, before = self.unit(), Breaks()
-            code, values = private.code_and_values(frame)
+            unit, (code, values) = self.unit(), private.code_and_values(frame)
             inline = code is self.call or code.co_name in COMPREHENSIONS
             module = unit.module if inline else _module_of(code, values)
             captures = are_left_for_capture(unit.engine.compiles)
             if unit.is_given_up or not captures or isinstance(module, nn.RNNBase):
                 return _left()
+            before = Breaks()
             modes = without_dispatch_modes() if private.in_dispatch_mode() else nullcontext()
             settings = OF_DYNAMO | ({"automatic_dynamic_shapes": False} if fakes_are_made() else {})  # see `of_tracing`
             with (
@@ -103,7 +103,7 @@ def _settled() -> type:
             self.said = before.said or self.said
             left = result.guarded_code is None and (before.are_more or _computes(code, values))
             if left and module is not None:
-                reason = self.reasons.setdefault(code, before.said or self.said or "its forward cannot be followed")
+                reason = self.reasons.setdefault(code, self.said or "its forward cannot be followed")
                 unit.give_up(reason, module)
                 return _left()
             return result
